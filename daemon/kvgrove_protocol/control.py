@@ -1,0 +1,233 @@
+"""Messages between members (daemons, gateways) and whoever plans for them: the operator, or ``kvgrove up``.
+
+Members dial (DEALER -> ROUTER): ``Hello``, then whole plans come down and reports go up. Plans are levels, not deltas:
+applying one twice changes nothing, a lower revision is ignored (DESIGN section 7). A plan is applied namespace by
+namespace, and carries digests of bodies; the bodies themselves are asked for over the same link and kept in memory.
+"""
+
+import msgspec
+
+from kvgrove_protocol.codec import OLDEST_SUPPORTED_VERSION, PROTOCOL_VERSION, Codec
+from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.identity import GenerationInputs, Isolation, Purge
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Revision(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """``term`` of the leader that made the plan, and its number within the term."""
+
+    term: int
+    n: int
+
+
+DAEMON, GATEWAY = "daemon", "gateway"
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+class ModelPlan(_Part, frozen=True, kw_only=True):
+    """One ModelVersion that this node is to hold."""
+
+    name: str
+    path: str
+    """Directory of the weights, as the member sees it."""
+    tokenizer_path: str = ""
+    """Directory of the tokenizer; empty: beside the weights."""
+    chat_template: bytes = b""
+    """Digest of an overriding template's body; empty: the tokenizer's own."""
+    kv_dtype: str = "auto"
+    block_size: int = 32
+    max_model_len: int = 0
+    """0: the model's own limit."""
+    max_batch: int = 16
+    prefill_chunk: int = 512
+    pool_bytes: dict[str, int] = {}
+    """Tier -> bytes."""
+    generation: bytes = b""
+    """Named by the planner once the nodes' digests agree; empty until then: not served."""
+    inputs: GenerationInputs | None = None
+    """What the generation was computed from; set with it."""
+
+
+class DocumentPlan(_Part, frozen=True, kw_only=True):
+    name: str
+    version: str
+    body: bytes
+    """Digest of the text."""
+    epoch: int
+    scopes: list[str] = []
+    """A caller needs one of these; empty: everyone the namespace admits."""
+
+
+class PrefixPlan(_Part, frozen=True, kw_only=True):
+    name: str
+    version: str
+    body: bytes
+    documents: list[str] = []
+    """Documents that belong to the prefix, in order."""
+
+
+class QuotaPlan(_Part, frozen=True, kw_only=True):
+    floor: int = 0
+    ceiling: int = 0
+    """0: no limit but the pool."""
+
+
+class NamespacePlan(_Part, frozen=True, kw_only=True):
+    uid: str
+    name: str
+    """``<k8s namespace>/<name>``: what requests put into ``model``."""
+    aliases: list[str] = []
+    model: str
+    """Name of the ModelPlan that serves now."""
+    isolation: Isolation = Isolation.TENANT
+    tenants: list[str] | None = None
+    """None: every verified tenant. Empty: nobody."""
+    scopes: list[str] = []
+    policy_version: int = 1
+    purge: Purge
+    fence: Fence
+    documents: list[DocumentPlan] = []
+    prefixes: list[PrefixPlan] = []
+    warm: list[str] = []
+    """Names of the prefixes to keep warm."""
+    quota: dict[str, QuotaPlan] = {}
+    lease_seconds: float = 30.0
+    fail_closed: bool = False
+    """Without a lease: refuse (True) or answer cold (False)."""
+    suspended: bool = False
+    secret: bytes = b""
+    """Keys contributor pseudonyms and wraps disk extents; in memory only, forgotten at lease end."""
+
+
+class NodeEndpoint(_Part, frozen=True, kw_only=True):
+    """A daemon as gateways reach it."""
+
+    member: str
+    boot: str
+    address: str
+
+
+class NodePlan(_Message, frozen=True, kw_only=True, tag="node_plan"):
+    """All that one member should hold and know. Gateways get ``nodes`` too."""
+
+    revision: Revision
+    models: list[ModelPlan] = []
+    namespaces: list[NamespacePlan] = []
+    erase_uids: list[str] = []
+    """Namespaces that are gone: erase what is left of them."""
+    nodes: list[NodeEndpoint] = []
+
+
+# -- member -> planner -------------------------------------------------------------------------------------------------
+
+
+class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
+    member: str
+    role: str
+    """DAEMON or GATEWAY."""
+    boot: str
+    pod_uid: str = ""
+    address: str = ""
+    """Where gateways reach a daemon's data socket."""
+    capabilities: list[str] = []
+    epochs_seen: dict[str, int] = {}
+    """Namespace UID -> highest purge counter this member ever applied, also in earlier boots."""
+    namespace_uids: list[str] = []
+    """Namespaces of which this member may still hold bytes."""
+    oldest_version: int = OLDEST_SUPPORTED_VERSION
+    newest_version: int = PROTOCOL_VERSION
+
+
+class ModelReport(_Part, frozen=True, kw_only=True):
+    name: str
+    state: str
+    """``loading``, ``ready`` or ``failed``."""
+    inputs: GenerationInputs | None = None
+    tokenizer_bundle: bytes = b""
+    """Digest of the bundle that gateways fetch."""
+    layout: bytes = b""
+    max_model_len: int = 0
+    code: str = ""
+    message: str = ""
+
+
+class NamespaceReport(_Part, frozen=True, kw_only=True):
+    uid: str
+    fence: Fence
+    """The fence this member enforces now: the acknowledgement of an invalidation."""
+    purge_counter: int
+    warm_ready: int = 0
+    warm_wanted: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    quota_ok: bool = True
+    code: str = ""
+    message: str = ""
+
+
+class Receipt(_Part, frozen=True, kw_only=True):
+    """Evidence of an erase: counts by place, from the one who did it."""
+
+    uid: str
+    places: dict[str, int] = {}
+
+
+class NodeReport(_Message, frozen=True, kw_only=True, tag="node_report"):
+    """The state of a member, and its request for leases. The deadline of a grant counts from when this was sent."""
+
+    report_id: int
+    applied: Revision
+    models: list[ModelReport] = []
+    namespaces: list[NamespaceReport] = []
+    receipts: list[Receipt] = []
+
+
+class BodyRequest(_Message, frozen=True, kw_only=True, tag="body_request"):
+    digests: list[bytes]
+
+
+class Goodbye(_Message, frozen=True, kw_only=True, tag="goodbye"):
+    """An orderly end: this boot will not use a lease again."""
+
+
+# -- planner -> member -------------------------------------------------------------------------------------------------
+
+
+class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
+    version: int
+    term: int
+
+
+class Refused(_Message, frozen=True, kw_only=True, tag="refused"):
+    code: str
+    message: str
+
+
+class LeaseGrant(_Message, frozen=True, kw_only=True, tag="lease_grant"):
+    """Answers report ``report_id``: namespace UID -> seconds, from the sending of that report."""
+
+    report_id: int
+    revision: Revision
+    seconds: dict[str, float]
+
+
+class Bodies(_Message, frozen=True, kw_only=True, tag="bodies"):
+    """Digest and body of what was asked for and is known; the rest is left out."""
+
+    items: list[tuple[bytes, bytes]]
+
+
+ToPlanner = Hello | NodeReport | BodyRequest | Goodbye
+ToMember = Welcome | Refused | NodePlan | LeaseGrant | Bodies
+
+TO_PLANNER: Codec[ToPlanner] = Codec(ToPlanner)
+TO_MEMBER: Codec[ToMember] = Codec(ToMember)

@@ -1,0 +1,76 @@
+"""Residency events: how routers learn what a node holds (DESIGN section 5, point 3).
+
+A node numbers its batches from 0 in each boot. A consumer that sees another boot drops what it knew; one that sees a
+gap asks for a snapshot. The snapshot says up to which batch it is true; later batches are applied on top.
+Keys of a batch are concatenated (32 bytes each): a router needs set membership only, since residency is rooted (I6).
+"""
+
+import msgspec
+
+from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.identity import DIGEST_BYTES
+
+DEVICE, HOST, DISK = "device", "host", "disk"
+"""The tiers, nearest first."""
+
+
+class Stored(msgspec.Struct, frozen=True, tag="stored", tag_field="type", omit_defaults=True):
+    """These blocks became READY on ``tier``, parents before children."""
+
+    keys: bytes
+    tier: str = HOST
+
+
+class Removed(msgspec.Struct, frozen=True, tag="removed", tag_field="type", omit_defaults=True):
+    """These blocks are no longer on ``tier``."""
+
+    keys: bytes
+    tier: str = HOST
+
+
+class Cleared(msgspec.Struct, frozen=True, tag="cleared", tag_field="type"):
+    """The node holds nothing any more."""
+
+
+Event = Stored | Removed | Cleared
+
+
+class NodeLoad(msgspec.Struct, frozen=True):
+    """What a router needs to estimate a node's finish time."""
+
+    queued_prefill_tokens: int
+    running: int
+    prefill_tokens_per_s: float
+    """Measured; 0 while nothing was prefilled yet."""
+    decode_steps_per_s: float
+    free_blocks: int
+
+
+class EventBatch(msgspec.Struct, frozen=True, tag="event_batch", tag_field="type"):
+    """Batch ``seq`` of ``boot``. An empty one is a heartbeat: it carries load, and shows gaps while the node idles."""
+
+    boot: str
+    seq: int
+    events: list[Event]
+    load: NodeLoad
+
+
+class SnapshotChunk(msgspec.Struct, frozen=True, tag="snapshot_chunk", tag_field="type"):
+    """Part ``index`` of the list of READY blocks as of batch ``seq`` (exclusive of later ones)."""
+
+    boot: str
+    seq: int
+    index: int
+    last: bool
+    keys: bytes
+    tier: str = HOST
+
+
+SNAPSHOT_CHUNK_KEYS = 16_384
+
+
+def split_keys(joined: bytes) -> list[bytes]:
+    """The single keys of a concatenation; Malformed if its length is no multiple of 32."""
+    if len(joined) % DIGEST_BYTES:
+        raise Malformed("keys", f"{len(joined)} bytes is no multiple of {DIGEST_BYTES}")
+    return [joined[start : start + DIGEST_BYTES] for start in range(0, len(joined), DIGEST_BYTES)]
