@@ -25,7 +25,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-Canonical: TypeAlias = "None | bool | int | float | str | bytes | Sequence[Canonical] | Mapping[str, Canonical]"
+Canonical: TypeAlias = "bool | int | float | str | bytes | Sequence[Canonical] | Mapping[str, Canonical] | None"
 
 _LENGTH = struct.Struct(">I")
 _DOUBLE = struct.Struct(">d")

@@ -5,7 +5,7 @@ at the first block that holds a token outside declared prefixes and documents, a
 first block that overlaps it (I2, I3). So declared text is shared under every isolation level, private text never is,
 and a changed, withdrawn or re-added document can never meet its old blocks.
 
-The same functions serve router, daemon, warm-up and connector (I9); ``vectors/chain-v1.json`` pins their results.
+The same functions serve router, daemon, warm-up and connector (I9); ``vectors/identity-v1.json`` pins their results.
 """
 
 import hashlib

@@ -55,6 +55,8 @@ class ModelPlan(_Part, frozen=True, kw_only=True):
     """Named by the planner once the nodes' digests agree; empty until then: not served."""
     inputs: GenerationInputs | None = None
     """What the generation was computed from; set with it."""
+    tokenizer_bundle: bytes = b""
+    """Digest of the bundle that gateways fetch from a daemon; set with ``generation``."""
 
 
 class DocumentPlan(_Part, frozen=True, kw_only=True):
