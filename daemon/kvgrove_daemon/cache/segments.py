@@ -1,0 +1,117 @@
+"""POSIX shared-memory segments that belong to one boot of one node.
+
+Role: make, map and remove the files under ``/dev/shm`` that pools lie in (``shm_overview(7)``: on Linux a POSIX
+segment *is* such a file, so other processes open it by name with ``shm_open``). Invariants:
+
+- Memory is reserved when the segment is made, so that a full ``/dev/shm`` is an error with a cure here and never a
+  SIGBUS later.
+- The maker holds a lock on the file while it lives. A segment of an earlier boot is removed only when that lock can
+  be taken: evidence that its owner is gone, not an assumption.
+
+Not `multiprocessing.shared_memory`: its resource tracker unlinks segments behind the back of whoever attaches first.
+Must not know: layouts, blocks, torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from kvgrove_protocol.errors import Terminal
+
+SHM: Final = Path("/dev/shm")  # noqa: S108 - the kernel's place for POSIX shared memory, not a temporary directory
+
+
+class PoolNoRoom(Terminal):
+    """The memory for a pool is not there."""
+
+    code = "pool_no_room"
+
+    def __init__(self, needed: int, free: int, cure: str) -> None:
+        self.needed, self.free = needed, free
+        super().__init__(f"no room for the KV pool: needs {_mib(needed)}, {_mib(free)} free; {cure}", field="pool")
+
+
+def segment_name(node: str, boot: str, number: int) -> str:
+    """``kvgrove-<node>-<boot>-<n>``; ``boot`` is lower-case hex, so that the parts can be told apart again."""
+    if re.fullmatch(r"[0-9a-f]{1,32}", boot) is None:
+        raise ValueError(f"boot must be 1 to 32 lower-case hex digits, not {boot!r}")
+    if re.fullmatch(r"[A-Za-z0-9.\-]{1,180}", node) is None:
+        raise ValueError(f"node must be a DNS name, not {node!r}")
+    return f"kvgrove-{node}-{boot}-{number}"
+
+
+class Segment:
+    """One mapped, locked segment of ``size`` zeroed bytes. Raises `PoolNoRoom`, leaving nothing behind."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+        free = _free_bytes()
+        if size > free:
+            raise PoolNoRoom(size, free, _CURE)
+        self._fd = os.open(SHM / name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(self._fd, 0, size)
+            # Populated at once: a page fault per 4 KiB would be paid by the first prompts instead.
+            self.memory = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except OSError as error:
+            self.close()
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                raise PoolNoRoom(size, _free_bytes(), _CURE) from error
+            raise
+
+    def close(self) -> None:
+        """Remove the name and the lock. The bytes go with the last mapping: views that are still held stay valid."""
+        if self._fd < 0:
+            return
+        (SHM / self.name).unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+
+def remove_dead_segments(node: str, live_boot: str) -> dict[str, int]:
+    """Remove the segments that earlier boots of ``node`` left; answers name -> bytes of those removed.
+
+    A segment whose owner still holds its lock stays, and is simply not in the answer.
+    """
+    pattern = re.compile(rf"kvgrove-{re.escape(node)}-([0-9a-f]+)-\d+")
+    removed: dict[str, int] = {}
+    for path in sorted(SHM.glob("kvgrove-*")):
+        match = pattern.fullmatch(path.name)
+        if match is None or match[1] == live_boot:
+            continue
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # its owner, or another starter, was quicker
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(fd).st_size
+            path.unlink(missing_ok=True)
+            removed[path.name] = size
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(fd)
+    return removed
+
+
+_CURE: Final = (
+    "give the pool fewer bytes, or enlarge /dev/shm (containers: an emptyDir with medium Memory mounted there)"
+)
+
+
+def _free_bytes() -> int:
+    stats = os.statvfs(SHM)
+    return stats.f_bavail * stats.f_frsize
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,1 @@
+"""The transformers engine: packed forwards over pool memory, iteration-level batching, sampling. No sockets."""

@@ -1,0 +1,28 @@
+"""What every test may use: models made or prepared on first use, and kept for later runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# importlib mode puts no test folder on sys.path; the helpers are one folder of plain modules.
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[[str], Path]:
+    """``tiny_model("llama")``: the directory of a tiny random model of that family (see ``support/tiny_models.py``)."""
+    from tiny_models import cached_tiny_model
+
+    return cached_tiny_model
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The directory of SmolLM2-135M-Instruct in fp32."""
+    from kvgrove_cli.smollm2 import default_cache, prepare
+
+    return prepare(default_cache(), lambda _stage, _fraction: None)
