@@ -1,0 +1,103 @@
+"""Writes the API keys file that gateways read: who may call a fleet, by the hash of a secret that is shown once.
+
+The format is the gateway's (`kvgrove_gateway.auth`), and its parser judges what is read and what is about to be
+written. A key is 256 random bits, so a plain SHA-256 cannot be turned back by guessing. Gateways read the file again
+when it changes. Writers take turns by a lock on the file's directory.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from kvgrove_cli.durable import write_atomically
+from kvgrove_cli.errors import UsageProblem
+from kvgrove_gateway.auth import BrokenKeyFile, KeyEntry, KeyList, parse_keys
+
+KEY_PREFIX = "kvg_"
+_HEADER = "# API keys of a kvgrove fleet, hashed: `kvgrove keys create` adds one and shows it once.\n"
+
+
+def read(path: Path) -> list[KeyEntry]:
+    """Raises UsageProblem, naming file and field, where the file is missing or not what it should be."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageProblem(f"{path}: no such file; `kvgrove keys create --file {path} ...` makes one") from None
+    except OSError as error:
+        raise UsageProblem(f"{path}: {error.strerror}") from None
+    try:
+        parse_keys(content)
+    except BrokenKeyFile as error:
+        raise UsageProblem(f"{path}: {error.message}", field=error.field) from None
+    return KeyList.model_validate(yaml.safe_load(content)).keys
+
+
+def create(
+    path: Path,
+    *,
+    secret: str,
+    key_id: str,
+    tenant: str,
+    user: str | None = None,
+    scopes: list[str] | None = None,
+    namespaces: list[str] | None = None,
+) -> None:
+    """Append a key for ``secret``; the file is made (0600) if there is none. Raises UsageProblem, naming the field."""
+    try:
+        entry = KeyEntry(
+            id=key_id, sha256=hashed(secret), tenant=tenant, user=user, scopes=scopes or [], namespaces=namespaces
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageProblem(f"{field}: {first['msg']}", field=field) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusive(path.parent):
+        keys = read(path) if path.exists() else []
+        if any(known.id == key_id for known in keys):
+            raise UsageProblem(f"{path}: there is a key {key_id!r} already: choose another id or revoke it", field="id")
+        _write(path, [*keys, entry])
+
+
+def revoke(path: Path, key_id: str) -> None:
+    """Take the key out: gateways refuse it as soon as they have read the file again."""
+    with _exclusive(path.parent):
+        keys = read(path)
+        left = [key for key in keys if key.id != key_id]
+        if len(left) == len(keys):
+            known = ", ".join(key.id for key in keys) or "none"
+            raise UsageProblem(f"{path}: there is no key {key_id!r}; known: {known}", field="id")
+        _write(path, left)
+
+
+def new_secret(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """A fresh key: 256 random bits as hex, behind a prefix by which leak scanners can know it."""
+    return KEY_PREFIX + random_bytes(32).hex()
+
+
+def hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _write(path: Path, keys: list[KeyEntry]) -> None:
+    listed = {"keys": [key.model_dump(exclude_defaults=True) for key in keys]}
+    write_atomically(path, (_HEADER + yaml.safe_dump(listed, sort_keys=False)).encode())
+
+
+@contextmanager
+def _exclusive(directory: Path) -> Iterator[None]:
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageProblem(f"{directory}: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
