@@ -1,0 +1,128 @@
+"""Who may use a namespace, how much room it has, how long blocks live, and what deletion must prove."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kvgrove_crds.base import Spec
+from kvgrove_crds.cel import Rule, Transition, when
+from kvgrove_crds.containers import ListSet
+from kvgrove_crds.durations import Between, Duration
+from kvgrove_crds.names import DnsName, Principal
+from kvgrove_crds.quantities import Quantity
+
+Isolation = Literal["Public", "Tenant", "Scope", "User", "Session"]
+Percent = Annotated[int, Field(ge=0, le=100)]
+
+
+class AccessSpec(Spec):
+    """Who may use the namespace, judged by verified credentials on every request and every hit."""
+
+    transitions = (
+        Transition(
+            cel="self.policyVersion >= oldSelf.policyVersion",
+            says="spec.access.policyVersion never falls: blocks of an older policy would become readable again",
+            cure="keep it or raise it, also in a revert",
+            broken=lambda old, new: new.policy_version < old.policy_version,
+        ),
+    )
+
+    tenants: Annotated[tuple[Principal, ...], ListSet(256)] | None = None
+    """Tenants that may use it. Absent: every verified tenant. Empty: nobody."""
+    scopes: Annotated[tuple[Principal, ...], ListSet(32)] = ()
+    """Scopes a caller must hold, all of them."""
+    policy_version: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Raise it when tenants or scopes changed their meaning elsewhere: blocks of the older policy become unreadable."""
+
+
+class TierQuota(Spec):
+    """Room in one tier of every node."""
+
+    rules = (
+        Rule(
+            cel="!has(self.ceiling) || quantity(self.floor).compareTo(quantity(self.ceiling)) <= 0",
+            says="the floor is at most the ceiling",
+            cure="lower the floor or raise the ceiling",
+            broken=lambda q: when(q.ceiling is not None and q.floor.bytes > q.ceiling.bytes),
+        ),
+    )
+
+    floor: Quantity = Quantity("0")
+    """Room that no other namespace can take."""
+    ceiling: Quantity | None = None
+    """Room that this namespace never exceeds; absent means the whole tier."""
+
+
+class QuotaSpec(Spec):
+    """Room on every node, by tier."""
+
+    device: TierQuota = TierQuota()
+    """GPU memory."""
+    host: TierQuota = TierQuota()
+    """Host memory."""
+    disk: TierQuota = TierQuota()
+    """Local disk."""
+    per_tenant_share: Percent = 100
+    """Percent of the namespace's room that one tenant's private blocks may fill."""
+
+
+class TtlSpec(Spec):
+    """How long a block may be reused."""
+
+    duration: Annotated[Duration, Between("1s", "87600h")] = Duration("24h")
+    """Time until a block is unreadable. Declared prefixes are warmed anew."""
+    mode: Literal["Sliding", "Fixed"] = "Sliding"
+    """Sliding counts from the last use, Fixed from the computation."""
+
+
+class EvictionSpec(Spec):
+    """What leaves first when the namespace is full."""
+
+    rules = (
+        Rule(
+            cel="self.lowWatermark < self.highWatermark",
+            says="lowWatermark is below highWatermark",
+            cure="lower lowWatermark: eviction starts at the high mark and stops at the low one",
+            broken=lambda e: when(e.low_watermark >= e.high_watermark),
+        ),
+    )
+
+    policy: Literal["lru", "s3fifo", "costAware"] = "lru"
+    """lru: least recently used. s3fifo: resists scans. costAware: weighs the prefill time a block saves."""
+    high_watermark: Annotated[int, Field(ge=1, le=100)] = 90
+    """Percent of the room at which eviction starts."""
+    low_watermark: Percent = 80
+    """Percent of the room at which it stops."""
+    max_branches: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    """Continuations kept below one block, per caller; the least recent goes first."""
+
+
+class ErasureWaiver(Spec):
+    """Accepts that named nodes will never give a receipt. Kept on record."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Why it is acceptable."""
+    approved_by: Annotated[str, Field(min_length=1, max_length=253)]
+    """Who decided."""
+    nodes: Annotated[tuple[DnsName, ...], ListSet(64, min_items=1)]
+    """Nodes the waiver covers; others still need a receipt."""
+
+
+class PrivacySpec(Spec):
+    """What deletion must prove and what may be stored."""
+
+    erase: Literal["Verified", "BestEffort"] = "Verified"
+    """Verified: the object goes only on evidence from every node that ever held its data. BestEffort: after one try."""
+    waiver: ErasureWaiver | None = None
+    """Accepts missing receipts of named nodes."""
+    lossy_codecs: Literal["Forbidden", "Allowed"] = "Forbidden"
+    """Whether a model version with a lossy codec may be used: a hit then equals a cold run up to the codec's error."""
+
+
+class FreshnessSpec(Spec):
+    """How long a member may go on without hearing from the control plane."""
+
+    lease: Annotated[Duration, Between("1s", "24h")] = Duration("30s")
+    """Longest time a cut-off node or gateway may still reuse; also the longest an invalidation can take to complete."""
+    on_control_plane_loss: Literal["ServeCold", "FailClosed"] = "ServeCold"
+    """Without a lease: answer without cache, or refuse."""

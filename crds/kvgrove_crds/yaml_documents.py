@@ -1,0 +1,119 @@
+"""Reads YAML as the Kubernetes clients do, and remembers where each value stands.
+
+Only what JSON can hold: dates stay text, exotic tags are refused. A key given twice is refused instead of silently
+dropped, and what anchors expand to is bounded (I11).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 4 * 2**20
+MAX_NODES = 200_000
+
+
+class YamlProblem(Exception):
+    """Text that is not usable YAML. ``line`` counts from 1, ``document`` too (0: not known)."""
+
+    def __init__(self, rule: str, cure: str, *, line: int, document: int = 0) -> None:
+        super().__init__(f"line {line}: {rule}; {cure}")
+        self.rule, self.cure, self.line, self.document = rule, cure, line, document
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader less the types that JSON lacks."""
+
+
+_JSON_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
+_Loader.yaml_constructors = {
+    **{f"tag:yaml.org,2002:{tag}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{tag}"] for tag in _JSON_TAGS},
+    None: yaml.SafeLoader.construct_undefined,
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class YamlDocument:
+    """One document that is not empty. ``index`` counts all documents of the text from 1."""
+
+    index: int
+    value: Any
+    node: yaml.Node
+
+    def line_of(self, location: tuple[str | int, ...]) -> int:
+        """The line (from 1) of the value at ``location``, or of its nearest ancestor that exists."""
+        node, line = self.node, self.node.start_mark.line
+        for part in location:
+            if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                line = node.start_mark.line
+            elif isinstance(node, yaml.MappingNode):
+                pair = next((pair for pair in node.value if pair[0].value == str(part)), None)
+                if pair is None:
+                    break
+                line, node = pair[0].start_mark.line, pair[1]
+            else:
+                break
+        return int(line) + 1
+
+
+def read_documents(text: str) -> Iterator[YamlDocument]:
+    """Yields the documents of a text. Raises YamlProblem with the line at the first defect."""
+    if len(text) > MAX_BYTES:
+        raise YamlProblem(f"a file has at most {MAX_BYTES} characters", "split it", line=1)
+    loader = _Loader(text)
+    index = 0
+    try:
+        while loader.check_node():
+            index += 1
+            node = loader.get_node()
+            assert node is not None, "check_node found one"  # noqa: S101
+            _measure(node, {}, index)
+            value = loader.construct_document(node)
+            if value is not None:
+                yield YamlDocument(index, value, node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        says = f"not valid YAML: {error.problem or error.context}"
+        line = mark.line + 1 if mark is not None else 1
+        raise YamlProblem(says, "correct the syntax there or just above", line=line, document=index) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlProblem("a control character is not allowed in YAML", "delete it", line=line) from None
+    except RecursionError:
+        raise YamlProblem("the document is nested too deeply", "flatten it", line=1, document=index) from None
+    finally:
+        loader.dispose()
+
+
+def _measure(node: yaml.Node, sizes: dict[int, int], index: int) -> int:
+    """Nodes below ``node`` with anchors expanded. Refuses duplicate keys, cycles and expansions out of bounds."""
+    known = sizes.get(id(node))
+    line = node.start_mark.line + 1
+    if known == 0:
+        raise YamlProblem("an anchor contains itself", "write the value out", line=line, document=index)
+    if known is not None:
+        return known
+    sizes[id(node)] = 0
+    total = 1
+    if isinstance(node, yaml.SequenceNode):
+        total += sum(_measure(item, sizes, index) for item in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlProblem("a key is plain text", "write key: value", line=line, document=index)
+            if key.value in seen:
+                at = key.start_mark.line + 1
+                raise YamlProblem(f"the key {key.value} is given twice", "delete one of them", line=at, document=index)
+            seen.add(key.value)
+            total += 1 + _measure(value, sizes, index)
+    if total > MAX_NODES:
+        raise YamlProblem(f"a document has at most {MAX_NODES} values", "split it", line=line, document=index)
+    sizes[id(node)] = total
+    return total
