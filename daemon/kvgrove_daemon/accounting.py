@@ -1,0 +1,96 @@
+"""Each prompt token is reused or has exactly one miss reason, and the counts add up (I10).
+
+Pure: takes what the match found and what the history says, gives counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvgrove_daemon.history import ReuseHistory, ZoneState
+from kvgrove_protocol.canonical import digest
+from kvgrove_protocol.chain import TOKEN_BYTES, Span, SpanKind
+from kvgrove_protocol.identity import RealmInputs
+from kvgrove_protocol.reasons import MissReason
+
+
+@dataclass(frozen=True)
+class Zone:
+    """Tokens ``start`` to ``end`` of a prompt, and what they depend on."""
+
+    name: bytes
+    start: int
+    end: int
+    state: ZoneState
+
+
+def reusable_limit(token_count: int, block_size: int) -> int:
+    """How many leading tokens can be reused at most: the last one is always computed."""
+    return max(token_count - 1, 0) // block_size * block_size
+
+
+def zones(spans: Sequence[Span], tokens: bytes, realm: RealmInputs, caller_tag: bytes, block_size: int) -> list[Zone]:
+    """Cut a prompt into zones. Template scaffolding belongs to what it follows.
+
+    ``caller_tag``: the caller's realm fields without any version (see `RealmInputs.private_realm` on a fixed realm).
+    """
+    found: list[Zone] = []
+    documents: tuple[tuple[str, int], ...] = ()
+
+    def state() -> ZoneState:
+        purge = (realm.purge.counter, realm.purge.nonce)
+        return ZoneState(realm.generation, purge, realm.policy_version, documents)
+
+    uid = realm.namespace_uid
+    total = len(tokens) // TOKEN_BYTES
+    for span in spans:
+        if span.start == span.end or span.kind is SpanKind.TEMPLATE:
+            continue
+        if span.kind is SpanKind.PRIVATE:
+            # Everything from here on is the caller's; its beginning names it.
+            first = span.start // block_size * block_size * TOKEN_BYTES
+            opening = tokens[first : first + block_size * TOKEN_BYTES]
+            name = digest("zone/private", [uid, caller_tag, span.start, opening])
+            found.append(Zone(name, span.start, total, state()))
+            break
+        if span.document is not None:
+            documents = (*documents, (span.document.id, span.document.epoch))
+        name = digest("zone/shared", [uid, span.kind.value, span.document.id if span.document else span.name])
+        found.append(Zone(name, span.start, span.end, state()))
+    return found
+
+
+def account(
+    *,
+    token_count: int,
+    reused: int,
+    block_size: int,
+    keys: Sequence[bytes],
+    gone: Callable[[bytes], MissReason | None],
+    zone_list: Sequence[Zone],
+    history: ReuseHistory,
+) -> dict[MissReason, int]:
+    """Miss reason -> tokens, for the tokens from ``reused`` on. Positive counts only; they sum to the rest exactly.
+
+    ``keys``: of the prompt's full blocks. ``gone``: why the block of a key is no longer here, if it ever was.
+    """
+    counts: dict[MissReason, int] = {}
+    limit = reusable_limit(token_count, block_size)
+    for block in range(reused // block_size, limit // block_size):
+        start = block * block_size
+        reason = gone(keys[block]) or _zone_reason(zone_list, start, start + block_size, history)
+        counts[reason] = counts.get(reason, 0) + block_size
+    if tail := token_count - max(limit, reused):
+        counts[MissReason.PARTIAL_BLOCK] = counts.get(MissReason.PARTIAL_BLOCK, 0) + tail
+    return counts
+
+
+def _zone_reason(zone_list: Sequence[Zone], start: int, end: int, history: ReuseHistory) -> MissReason:
+    """The reason of the block ``[start, end)``: that of the last zone that begins before its end."""
+    reason = MissReason.NEW
+    for zone in zone_list:
+        if zone.start >= end:
+            break
+        reason = history.why_missed(zone.name, zone.state)
+        if reason is not MissReason.NEW and zone.end > start:
+            return reason
+    return reason

@@ -1,0 +1,94 @@
+"""What this node enforces now: the last plan, namespace by namespace (DESIGN section 7).
+
+A `PlanTable` is immutable: the control link builds the next one and swaps it in with one assignment, so that every
+admission afterwards, in any thread, sees the new fence, and the acknowledgement that follows is true (I3).
+Must not know: sockets, engines, blocks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, Revision
+from kvgrove_protocol.identity import RealmInputs, generation
+
+
+@dataclass(frozen=True)
+class HostedNamespace:
+    """One namespace as planned, with what requests look up."""
+
+    plan: NamespacePlan
+    model: ModelPlan | None
+    documents: Mapping[str, DocumentPlan]
+
+    @property
+    def realm(self) -> RealmInputs | None:
+        """None until the planner has named the generation: nothing is served before."""
+        if self.model is None or not self.model.generation:
+            return None
+        return RealmInputs(
+            generation=self.model.generation,
+            namespace_uid=self.plan.uid,
+            purge=self.plan.purge,
+            policy_version=self.plan.policy_version,
+        )
+
+
+@dataclass(frozen=True)
+class PlanProblem:
+    """Why part of a plan was not applied."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """The plan in force."""
+
+    revision: Revision = field(default_factory=lambda: Revision(0, 0))
+    models: Mapping[str, ModelPlan] = field(default_factory=dict)
+    namespaces: Mapping[str, HostedNamespace] = field(default_factory=dict)
+    problems: Mapping[str, PlanProblem] = field(default_factory=dict)
+    """Namespace UID or model name -> what of it could not be applied; it stays on its last good state."""
+
+    def apply(self, plan: NodePlan, epochs_seen: Mapping[str, int]) -> "PlanTable":
+        """The table after ``plan``. A lower revision changes nothing; applying one twice changes nothing.
+
+        ``epochs_seen``: namespace UID -> highest purge counter this member ever applied, also in earlier boots. A plan
+        below it comes from a control plane that has lost its memory: that namespace keeps what it has.
+        """
+        if plan.revision < self.revision:
+            return self
+        problems: dict[str, PlanProblem] = {}
+        models: dict[str, ModelPlan] = {}
+        for model in plan.models:
+            if model.generation and (model.inputs is None or generation(model.inputs) != model.generation):
+                problems[model.name] = PlanProblem(
+                    "GenerationMismatch", "the plan's generation is not that of its inputs"
+                )
+                model = replace_generation(model)  # noqa: PLW2901 - the corrected plan takes its place
+            models[model.name] = model
+        namespaces: dict[str, HostedNamespace] = {}
+        for planned in plan.namespaces:
+            held = self.namespaces.get(planned.uid)
+            if planned.purge.counter < epochs_seen.get(planned.uid, 0):
+                problems[planned.uid] = PlanProblem(
+                    "PurgeCounterFell",
+                    f"planned purge counter {planned.purge.counter} is below the highest seen "
+                    f"({epochs_seen[planned.uid]}): the planner must go above it",
+                )
+                if held is not None:
+                    namespaces[planned.uid] = replace(held, model=models.get(held.plan.model))
+                continue
+            namespaces[planned.uid] = HostedNamespace(
+                plan=planned,
+                model=models.get(planned.model),
+                documents={document.name: document for document in planned.documents},
+            )
+        return PlanTable(plan.revision, models, namespaces, problems)
+
+
+def replace_generation(model: ModelPlan) -> ModelPlan:
+    """``model`` with its generation unnamed."""
+    fields = {name: getattr(model, name) for name in model.__struct_fields__}
+    return ModelPlan(**{**fields, "generation": b"", "inputs": None})
