@@ -1,0 +1,130 @@
+"""A proof, for tests and incident dumps, that a store is whole at this moment.
+
+Role: recount everything from the columns and compare. O(pool) and slow on purpose: it trusts no counter that it checks.
+Must not know: anything that only a caller of the store knows. Says which fact broke, never tokens or whole keys (I12).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kvgrove_daemon.cache.blocks import BlockState
+from kvgrove_daemon.cache.index import BlockIndex
+from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.store import BlockStore
+from kvgrove_protocol.chain import block_keys
+from kvgrove_protocol.errors import Terminal
+
+
+class BrokenInvariant(Terminal):
+    """A store contradicts itself: a defect."""
+
+    code = "broken_invariant"
+
+
+def check(store: BlockStore, *, rehash: bool = True) -> None:
+    """Raise `BrokenInvariant` unless ``store`` is rooted, whole and adds up.
+
+    ``rehash``: recompute every key from root, folds and tokens; pass False where keys come from another function.
+    """
+    index = store._resident.index
+    blocks = {block: state for block, state, _ in index.entries()}
+    _check_tree(index, blocks)
+    if rehash:
+        _check_keys(index)
+    _check_counts(index, blocks)
+    _check_leases(store, blocks)
+    _check_slots(store, blocks)
+    _check_claims(store)
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise BrokenInvariant(what)
+
+
+def _check_tree(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
+    children = Counter(index.parent[block] for block in blocks)
+    for block, state in blocks.items():
+        parent = index.parent[block]
+        _demand(state in (BlockState.READY, BlockState.EVICTING), f"block {block} is {state.name} in the index")
+        _demand(parent == NO_BLOCK or parent in blocks, f"block {block} outlives its parent {parent}")
+        if state is BlockState.READY:
+            _demand(index.find(index.key(block)) == block, f"READY block {block} is not found by its key")
+            _demand(
+                parent == NO_BLOCK or blocks[parent] is BlockState.READY, f"block {block} is READY, its parent is not"
+            )
+        else:
+            _demand(index.find(index.key(block)) != block, f"retired block {block} is still found")
+        depth = 0 if parent == NO_BLOCK else index.depth[parent] + 1
+        _demand(index.depth[block] == depth, f"block {block} has depth {index.depth[block]}, not {depth}")
+        _demand(parent == NO_BLOCK or index.root[parent] == index.root[block], f"block {block} left its parent's root")
+        _demand(index.children[block] == children[block], f"block {block} has {children[block]} children")
+        walked, at = [block], parent
+        while at != NO_BLOCK:
+            walked.append(at)
+            at = index.parent[at]
+        _demand(index.chain_ids(block).tolist() == walked[::-1], f"stretches of block {block} are not its ancestors")
+    ready = sum(state is BlockState.READY for state in blocks.values())
+    _demand(len(index) == ready, f"{len(index)} keys are listed for {ready} READY blocks")
+    _demand(index.held == len(blocks), f"{index.held} ids are in use for {len(blocks)} blocks")
+
+
+def _check_keys(index: BlockIndex) -> None:
+    tokens_of = {block: tokens for block, _, tokens in index.entries()}
+    for block in index.ready_ids().tolist():
+        parent, depth = index.parent[block], index.depth[block]
+        before = index.roots.value(index.root[block]) if parent == NO_BLOCK else index.key(parent)
+        folds = {depth: index.folds.value(index.fold[block])} if index.fold[block] else {}
+        raw = tokens_of[block].astype("<u4").tobytes()
+        expected = block_keys(before, raw, folds, block_size=index.block_size, first_block=depth)
+        _demand(expected == [index.key(block)], f"the key of block {block} is not that of its content")
+
+
+def _check_counts(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
+    namespaces = Counter(index.namespace(block) for block in blocks)
+    _demand(index.per_namespace == dict(namespaces), "blocks per namespace do not add up")
+    for what, table, column in (("root", index.roots, index.root), ("fold", index.folds, index.fold)):
+        uses = Counter(column[block] for block in blocks if column[block])
+        _demand({known: table.uses(known) for known, _, _ in table.items()} == dict(uses), f"uses of a {what} are off")
+
+
+def _check_leases(store: BlockStore, blocks: dict[int, BlockState]) -> None:
+    resident = store._resident
+    index, leases = resident.index, resident.leases
+    protected: set[int] = set()
+    for tail in leases:
+        _demand(leases.count(tail) > 0, f"block {tail} has {leases.count(tail)} readers")
+        _demand(tail in blocks, f"block {tail} is leased and gone")
+        protected.update(index.chain_ids(tail).tolist())
+    _demand(sum(leases.count(tail) for tail in leases) <= leases.active, "more readers than leases")
+    evictable = {block for block, state in blocks.items() if state is BlockState.READY and block not in protected}
+    _demand(
+        resident.evictable == len(evictable), f"{resident.evictable} blocks count as evictable, {len(evictable)} are"
+    )
+    for block in blocks.keys() - evictable:
+        _demand(block in protected, f"block {block} is retired, unread, and still holds its slot")
+    for block in evictable:
+        if not index.children[block]:
+            offered = resident.policy.knows(block, index.namespace(block))
+            _demand(offered, f"leaf {block} could go, and the policy has never heard of it")
+
+
+def _check_slots(store: BlockStore, blocks: dict[int, BlockState]) -> None:
+    resident = store._resident
+    holders = Counter(resident.index.slot[block] for block in blocks)
+    for build in store._scope.live:
+        holders.update(build.private_slots())
+    for run in resident.pool.free_runs():
+        holders.update(run.slots())
+    odd = [slot for slot in range(resident.pool.num_slots) if holders[slot] != 1]
+    _demand(not odd and len(holders) == resident.pool.num_slots, f"slots without exactly one holder: {odd[:8]}")
+    stats = store.stats()
+    total = stats.free + stats.ready + stats.retiring + stats.private
+    _demand(total == stats.slots, f"{total} slots are accounted for, of {stats.slots}")
+
+
+def _check_claims(store: BlockStore) -> None:
+    for build in set(store._scope.claims.values()):
+        _demand(build in store._scope.live, "an ended build still claims keys")
+        _demand(build.bypass is None, "a build that stores nothing claims keys")
