@@ -1,0 +1,287 @@
+"""The cache of one pool, as the node uses it: keys, match, begin, drop.
+
+Role: put index, leases, eviction, claims and known chains together behind a handful of calls. One store per pool, that
+is per KV layout; generations of equal layout share it, since a generation is part of the root key. Invariants: those of
+its parts. Pure, synchronous, called from one thread.
+Must not know: engines, torch, sockets, clocks, fences.
+
+A request's way through it::
+
+    marks = marks(spans, private_realm, block_size)
+    chain = store.keys(root, tokens, marks.folds, namespace=uid, documents=marks.documents)
+    with store.match(chain) as match:
+        build = store.begin(match, spare_tokens=max_new_tokens)
+    if isinstance(build, NoRoom): ...
+    with build:
+        ...                                          # compute tokens from match.reused_tokens on, into build.slots
+        build.commit(computed // block_size, fence_ok)
+        build.add_tokens([token])                    # for each decoded token
+        build.extend()                               # whenever build.capacity is used up
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvgrove_daemon.cache.build import Build, BuildCounters, BuildScope
+from kvgrove_daemon.cache.chains import NO_DOCUMENTS, Chain, KeyFunction, KnownChains
+from kvgrove_daemon.cache.eviction import EvictionPolicy, LeafLRU
+from kvgrove_daemon.cache.history import Ghosts, RemovalCause
+from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.match import Match, explain
+from kvgrove_daemon.cache.resident import Dropped, NoRoom, ResidencySink, ResidentBlocks, SilentSink
+from kvgrove_daemon.cache.runs import RunAllocator
+from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys
+from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.reasons import BypassReason, MissReason
+
+__all__ = ["BlockStore", "Build", "Chain", "Dropped", "Match", "NoRoom", "StoreLimits", "StoreStats", "Usage"]
+
+_MIN_GHOSTS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Bounds of what a store keeps beside the pool."""
+
+    low_free: int = 0
+    """Fewer free slots than this start `BlockStore.relieve`."""
+    high_free: int = 0
+    """It goes on until so many are free."""
+    known_chain_bytes: int = 64 << 20
+    ghosts: int | None = None
+    """Keys whose removal is remembered; None: a quarter of the pool, at least 1024."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low_free <= self.high_free:
+            raise ValueError(f"low_free must be within 0..high_free, not {self.low_free} and {self.high_free}")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one namespace holds, blocks that only wait for their last reader included."""
+
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """A copy of gauges and counters. Counters only grow."""
+
+    slots: int
+    free: int
+    ready: int
+    retiring: int
+    private: int
+    """``free + ready + retiring + private = slots``."""
+    leases: int
+    builds: int
+    matches: int
+    no_room: int
+    collisions: int
+    double_releases: int
+    stored: int
+    duplicates: int
+    hashed_blocks: int
+    recalled_blocks: int
+    known_chain_bytes: int
+    removed: Mapping[RemovalCause, int]
+    bypassed: Mapping[BypassReason, int]
+    ended: Mapping[str, int]
+
+
+class BlockStore:
+    """See the module. ``pool`` is this store's alone; ``block_bytes`` serves accounting only."""
+
+    def __init__(
+        self,
+        pool: RunAllocator,
+        *,
+        block_size: int,
+        block_bytes: int,
+        sink: ResidencySink | None = None,
+        policy: EvictionPolicy | None = None,
+        limits: StoreLimits | None = None,
+        key_function: KeyFunction = block_keys,
+    ) -> None:
+        self.block_size = block_size
+        self.block_bytes = block_bytes
+        self.limits = limits if limits is not None else StoreLimits()
+        ghosts = self.limits.ghosts if self.limits.ghosts is not None else max(_MIN_GHOSTS, pool.num_slots // 4)
+        self._resident = ResidentBlocks(
+            pool,
+            block_size,
+            policy if policy is not None else LeafLRU(pool.num_slots),
+            sink if sink is not None else SilentSink(),
+            Ghosts(ghosts),
+        )
+        self._chains = KnownChains(self.limits.known_chain_bytes, block_size, key_function)
+        self._scope = BuildScope(self._resident, self._chains, {}, set(), BuildCounters(), key_function)
+        self._matches = 0
+        self._relieving = False
+
+    # -- a request's way -----------------------------------------------------------------------------------------------
+
+    def keys(
+        self,
+        root: bytes,
+        tokens: bytes,
+        folds: Mapping[int, bytes] = NO_FOLDS,
+        *,
+        namespace: str,
+        documents: Mapping[int, Sequence[str]] = NO_DOCUMENTS,
+    ) -> Chain:
+        """The chain of ``tokens`` (little-endian uint32) under ``root``, the shared realm of ``namespace`` (its UID).
+
+        ``folds`` and ``documents`` come from `chains.marks`. Costs one hash per block that was not seen lately.
+        """
+        if len(tokens) % TOKEN_BYTES:
+            raise Malformed("tokens", f"{len(tokens)} bytes is no multiple of {TOKEN_BYTES}")
+        return self._chains.chain(namespace, root, tokens, folds, {at: tuple(names) for at, names in documents.items()})
+
+    def match(self, chain: Chain, *, limit_tokens: int | None = None) -> Match:
+        """The longest proven resident prefix, under a lease that this call takes.
+
+        At most ``limit_tokens`` are reused, and never the last token: ``floor((n - 1) / block_size)`` blocks.
+        """
+        last = max(chain.token_count - 1, 0)
+        reusable = (last if limit_tokens is None else min(limit_tokens, last)) // self.block_size
+        blocks, tail = self._resident.longest(chain, reusable)
+        lease = self._resident.leases.take(tail)
+        if tail != NO_BLOCK:
+            self._resident.policy.touch(tail)
+        self._matches += 1
+        return Match(chain, blocks, explain(chain, blocks, reusable, self.why_absent), self._resident, lease)
+
+    def why_absent(self, key: bytes) -> MissReason | None:
+        """Why no block of this key is READY: it gave way, or is being computed; None where neither is known."""
+        reason = self._resident.ghosts.reason(key)
+        return reason if reason is not None or key not in self._scope.claims else MissReason.BUILDING
+
+    def skip(self, chain: Chain, reason: MissReason) -> Match:
+        """A match that found nothing, for a request that must be served cold: all its tokens miss for ``reason``."""
+        missed = {reason: chain.token_count} if chain.token_count else {}
+        return Match(chain, 0, missed, self._resident, self._resident.leases.take(NO_BLOCK))
+
+    def begin(self, match: Match, *, spare_tokens: int = 0, bypass: BypassReason | None = None) -> Build | NoRoom:
+        """Slots for what the match lacks, the partial last block included, and the scope to compute it in.
+
+        The build takes the match's lease over; after `NoRoom` it is still the match's. ``spare_tokens``: how many will
+        be generated, for a place with room behind it. With ``bypass`` nothing is stored.
+        """
+        wanted = -(-match.chain.token_count // self.block_size) - match.blocks
+        reused = match.slots if match.tail != NO_BLOCK else []  # `tail` raises where the lease has gone
+        after = reused[-1] if reused else None
+        taken = self._resident.allocate(wanted, spare=-(-spare_tokens // self.block_size), after=after)
+        if isinstance(taken, NoRoom):
+            return taken
+        return Build(self._scope, match, taken, bypass)
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def relieve(self, limit: int = 256) -> int:
+        """Between requests: make room ahead of need, and bring namespaces below lowered ceilings.
+
+        Frees at most ``limit`` blocks per call and answers how many; 0 means that nothing is to be done now.
+        """
+        freed = 0
+        for namespace, ceiling in self._resident.ceilings.items():
+            over = self._resident.index.per_namespace.get(namespace, 0) - ceiling
+            freed += self._resident.evict(min(over, limit - freed), RemovalCause.QUOTA, namespace)
+        if self._relieving or self._resident.pool.free_count < self.limits.low_free:
+            freed += self.evict_to(self.limits.high_free, limit=limit - freed)
+            self._relieving = freed > 0 and self._resident.pool.free_count < self.limits.high_free
+        return freed
+
+    def evict_to(self, free: int, *, limit: int) -> int:
+        """Evict until ``free`` slots are free, at most ``limit`` blocks; answers how many went."""
+        return self._resident.evict(min(free - self._resident.pool.free_count, limit), RemovalCause.PRESSURE)
+
+    def set_ceiling(self, namespace: str, blocks: int | None) -> None:
+        """At most so many blocks for ``namespace``; beyond, it gives up its own oldest. None: no limit but the pool."""
+        if blocks is None:
+            self._resident.ceilings.pop(namespace, None)
+        else:
+            self._resident.ceilings[namespace] = blocks
+
+    def drop(
+        self,
+        *,
+        cause: RemovalCause,
+        namespace: str | None = None,
+        root: bytes | None = None,
+        document: str | None = None,
+    ) -> Dropped:
+        """Reclaim what matches all of the given: unreadable on return, and no build under way stores more of it.
+
+        Slots that are still read come back when their readers have gone. Raises ValueError when nothing is given.
+        """
+        if namespace is None and root is None and document is None:
+            raise ValueError("name a namespace, a root or a document; clear() drops everything")
+        return self._drop(cause, namespace, root, document)
+
+    def clear(self) -> Dropped:
+        """Drop everything."""
+        self._resident.ghosts.clear()
+        return self._drop(RemovalCause.CLEAR, None, None, None)
+
+    def _drop(self, cause: RemovalCause, namespace: str | None, root: bytes | None, document: str | None) -> Dropped:
+        def concerned(chain: Chain) -> bool:
+            return (
+                namespace in (None, chain.namespace)
+                and root in (None, chain.root)
+                and (document is None or any(document in names for names in chain.documents.values()))
+            )
+
+        for build in [build for build in self._scope.live if concerned(build.chain)]:
+            build.seal(BypassReason.FENCE_MOVED)
+        self._chains.forget(concerned)
+        index = self._resident.index
+        roots = [
+            known
+            for known, value, labels in index.roots.items()
+            if root in (None, value) and namespace in (None, *labels)
+        ]
+        folds = None if document is None else [known for known, _, labels in index.folds.items() if document in labels]
+        return self._resident.drop(roots, folds, cause)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def usage(self) -> dict[str, Usage]:
+        """By namespace UID; only those that hold anything."""
+        held = self._resident.index.per_namespace
+        return {namespace: Usage(blocks, blocks * self.block_bytes) for namespace, blocks in held.items()}
+
+    def snapshot(self) -> list[bytes]:
+        """Keys of all READY blocks, parents before children."""
+        index = self._resident.index
+        return [index.key(block) for block in index.ready_ids().tolist()]
+
+    def stats(self) -> StoreStats:
+        resident, counters = self._resident, self._scope.counters
+        pool, index = resident.pool, resident.index
+        return StoreStats(
+            slots=pool.num_slots,
+            free=pool.free_count,
+            ready=len(index),
+            retiring=index.held - len(index),
+            private=pool.used_count - index.held,
+            leases=resident.leases.active,
+            builds=len(self._scope.live),
+            matches=self._matches,
+            no_room=resident.no_room,
+            collisions=resident.collisions,
+            double_releases=resident.leases.double_releases,
+            stored=counters.stored,
+            duplicates=counters.duplicates,
+            hashed_blocks=self._chains.hashed_blocks,
+            recalled_blocks=self._chains.recalled_blocks,
+            known_chain_bytes=self._chains.bytes,
+            removed=Counter(resident.removed),
+            bypassed=Counter(counters.bypassed),
+            ended=Counter(counters.ended),
+        )

@@ -1,0 +1,230 @@
+"""What is reused, and what never is (I1, COR-13, COR-14, ISO-01)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from block_store_rig import BLOCK, ROOT, Events, always, begin, chain_of, make_store, reuse, run_of, serve, tokens
+
+from kvgrove_daemon.cache.debug import check
+from kvgrove_daemon.cache.store import NoRoom
+from kvgrove_protocol.chain import block_keys
+from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.reasons import MissReason
+
+
+@pytest.mark.parametrize(
+    ("count", "reused"), [(0, 0), (1, 0), (3, 0), (4, 0), (5, 4), (8, 4), (9, 8), (16, 12), (17, 16)]
+)
+def test_i1_the_last_token_is_always_computed(count: int, reused: int) -> None:
+    store = make_store(16)
+    chain = chain_of(store, run_of(0, count))
+    serve(store, chain)
+    assert serve(store, chain) == reused
+    check(store)
+
+
+def test_a_limit_is_rounded_down_to_blocks() -> None:
+    store = make_store(16)
+    chain = chain_of(store, run_of(0, 30))
+    serve(store, chain)
+    with store.match(chain, limit_tokens=11) as match:
+        assert match.reused_tokens == 8
+
+
+def test_i1_reuse_ends_at_the_first_block_that_differs() -> None:
+    store = make_store(32)
+    serve(store, chain_of(store, run_of(0, 33)))
+    changed = np.arange(33, dtype="<u4")
+    changed[17] = 999
+    assert reuse(store, chain_of(store, changed.tobytes())) == 16
+
+
+@pytest.mark.parametrize("other", [{"root": b"q" * 32}, {"folds": {0: b"bob"}}, {"folds": {2: b"bob"}}, {"folds": {}}])
+def test_i2_equal_tokens_under_another_root_or_fold_meet_only_what_comes_before_it(other: Mapping[str, object]) -> None:
+    store = make_store(32)
+    serve(store, chain_of(store, run_of(0, 33), folds={2: b"alice"}))
+    common = {"root": 0, "folds": min(other.get("folds", {}) or {2: b""}, default=0) * BLOCK}[next(iter(other))]  # type: ignore[call-overload]
+    assert reuse(store, chain_of(store, run_of(0, 33), **other)) == common  # type: ignore[arg-type]
+
+
+def collide_after(first_equal: int) -> object:
+    """A key function whose keys from block ``first_equal`` on depend on the position alone."""
+
+    def keys(
+        parent: bytes,
+        raw: bytes | memoryview,
+        block_folds: Mapping[int, bytes] = {},
+        *,
+        block_size: int = BLOCK,
+        first_block: int = 0,
+    ) -> list[bytes]:
+        real = block_keys(parent, raw, block_folds, block_size=block_size, first_block=first_block)
+        return [key if n < first_equal else n.to_bytes(32, "big") for n, key in enumerate(real, first_block)]
+
+    return keys
+
+
+@pytest.mark.parametrize("first_equal", [0, 2])
+def test_iso_01_colliding_keys_are_caught_by_comparing_tokens(first_equal: int) -> None:
+    store = make_store(64, key_function=collide_after(first_equal))  # type: ignore[arg-type]
+    serve(store, chain_of(store, run_of(0, 33)))
+    crafted = tokens([*range(first_equal * BLOCK), *range(5000, 5033 - first_equal * BLOCK)])
+    chain = chain_of(store, crafted)
+    assert chain.keys[first_equal:] == chain_of(store, run_of(0, 33)).keys[first_equal:]
+    with store.match(chain) as match:
+        assert match.reused_tokens == first_equal * BLOCK
+        assert sum(match.missed.values()) + match.reused_tokens == 33
+    assert store.stats().collisions == 1
+    assert reuse(store, chain_of(store, run_of(0, 33))) == 32
+    check(store, rehash=False)
+
+
+@pytest.mark.parametrize("first_equal", [0, 2])
+def test_iso_01_a_colliding_block_is_not_stored_over_the_first_one(first_equal: int) -> None:
+    store = make_store(64, key_function=collide_after(first_equal))  # type: ignore[arg-type]
+    serve(store, chain_of(store, run_of(0, 33)))
+    before = store.snapshot()
+    crafted = chain_of(store, tokens([*range(first_equal * BLOCK), *range(5000, 5033 - first_equal * BLOCK)]))
+    build = begin(store, crafted)
+    assert build.commit(8, always) == []
+    build.finish()
+    assert store.snapshot() == before
+    assert reuse(store, chain_of(store, run_of(0, 33))) == 32
+    check(store, rehash=False)
+
+
+@pytest.mark.parametrize("fold", [{}, {1: b"other"}])
+def test_iso_01_equal_tokens_and_colliding_keys_under_another_fold_or_root(fold: dict[int, bytes]) -> None:
+    store = make_store(64, key_function=collide_after(0))  # type: ignore[arg-type]
+    serve(store, chain_of(store, run_of(0, 17), folds={1: b"mine"}))
+    assert reuse(store, chain_of(store, run_of(0, 17), folds=fold)) == BLOCK
+    assert reuse(store, chain_of(store, run_of(0, 17), folds={1: b"mine"}, root=b"x" * 32)) == 0
+    assert reuse(store, chain_of(store, run_of(0, 17), folds={1: b"mine"})) == 16
+
+
+def test_cor_14_an_evicted_block_is_not_found_when_its_slot_and_id_are_reused() -> None:
+    store = make_store(4)
+    old = chain_of(store, run_of(0, 17), folds={1: b"alice"})
+    serve(store, chain_of(store, run_of(0, 16), folds={1: b"alice"}))
+    new = chain_of(store, run_of(500, 16))
+    assert serve(store, new) == 0
+    assert reuse(store, old) == 0
+    assert reuse(store, chain_of(store, run_of(500, 17))) == 16
+    check(store)
+
+
+def test_cor_13_two_continuations_of_one_entry_never_write_into_it() -> None:
+    store = make_store(32)
+    memory = np.zeros((32, BLOCK), dtype=np.uint32)
+    prefix = run_of(0, 13)
+    first = begin(store, chain_of(store, prefix))
+    memory[first.slots] = np.arange(16).reshape(4, BLOCK)
+    first.commit(3, always)
+    first.finish()
+    matches = [
+        store.match(chain_of(store, tokens([*range(12), *tail]))) for tail in ([70, 71, 72], [80, 81, 82, 83, 84])
+    ]
+    entry = matches[0].slots
+    digest = memory[entry].tobytes()
+    builds = [store.begin(match) for match in matches]
+    for step in range(3):
+        for number, build in enumerate(builds):
+            assert not isinstance(build, NoRoom)
+            build.add_tokens([900 + step] * BLOCK)
+            build.extend()
+            own = build.slots[build.reused_blocks :]
+            assert set(own).isdisjoint(entry)
+            memory[own] = 7000 + 100 * number + step
+            build.commit(4, always)
+    assert memory[entry].tobytes() == digest
+    one, other = builds
+    assert not isinstance(one, NoRoom)
+    assert not isinstance(other, NoRoom)
+    assert one.slots[:3] == other.slots[:3] == entry
+    assert set(one.slots[3:]).isdisjoint(other.slots[3:])
+    check(store)
+    one.finish()
+    other.finish()
+    check(store)
+
+
+def test_a_decoded_answer_is_reused_in_the_next_turn() -> None:
+    events = Events()
+    store = make_store(64, sink=events)
+    build = begin(store, chain_of(store, run_of(0, 10), folds={0: b"private"}))
+    build.commit(2, always)
+    build.add_tokens(range(10, 13))
+    build.extend()
+    assert len(build.commit(3, always)) == 1
+    build.add_tokens(range(13, 21))
+    build.extend(2)
+    assert len(build.commit(5, always)) == 2
+    build.finish()
+    check(store)
+    hashed = store.stats().hashed_blocks
+    turn = chain_of(store, run_of(0, 30), folds={0: b"private"})
+    assert reuse(store, turn) == 20
+    assert store.stats().hashed_blocks - hashed == 2  # of the seven blocks, five were known
+    assert events.stored == [*turn.keys[:5]]
+
+
+def test_blocks_that_another_request_stored_first_are_kept_once() -> None:
+    store = make_store(32)
+    chain = chain_of(store, run_of(0, 22))
+    one, other = begin(store, chain), begin(store, chain)
+    assert len(one.commit(3, always)) == 3
+    assert len(other.commit(5, always)) == 2
+    assert len(one.commit(5, always)) == 0
+    assert store.stats().duplicates == 5
+    check(store)
+    one.finish()
+    other.finish()
+    assert (store.stats().ready, store.stats().free) == (5, 27)
+    assert reuse(store, chain) == 20
+    check(store)
+
+
+def test_a_missing_block_says_whether_it_was_here() -> None:
+    store = make_store(4)
+    old = chain_of(store, run_of(0, 17))
+    serve(store, chain_of(store, run_of(0, 16)))
+    serve(store, chain_of(store, run_of(500, 9)))
+    with store.match(old) as match:
+        assert match.first_miss_cause is MissReason.EVICTED
+        assert match.reused_tokens + sum(match.missed.values()) == 17
+        assert match.missed[MissReason.PARTIAL_BLOCK] == 1
+    with store.match(chain_of(store, run_of(0, 17), root=b"b" * 32)) as match:
+        assert match.first_miss_cause is MissReason.NEW  # another realm's history is nobody's business (ISO-03)
+    build = begin(store, chain_of(store, run_of(900, 9)))
+    with store.match(chain_of(store, run_of(900, 9))) as match:
+        assert match.missed == {MissReason.BUILDING: 8, MissReason.PARTIAL_BLOCK: 1}
+    build.cancel()
+    with store.match(chain_of(store, run_of(900, 9))) as match:
+        assert match.missed == {MissReason.NEW: 8, MissReason.PARTIAL_BLOCK: 1}
+
+
+def test_a_request_that_is_served_cold_misses_all_its_tokens_for_that_reason() -> None:
+    store = make_store(8)
+    chain = chain_of(store, run_of(0, 9))
+    serve(store, chain)
+    with store.skip(chain, MissReason.CONTROL_PLANE_LOST) as match:
+        assert (match.blocks, match.slots, match.missed) == (0, [], {MissReason.CONTROL_PLANE_LOST: 9})
+
+
+def test_tokens_that_are_no_uint32_are_refused() -> None:
+    with pytest.raises(Malformed, match="multiple of 4"):
+        make_store(4).keys(ROOT, b"abcde", namespace="ns")
+
+
+def test_a_match_is_used_once() -> None:
+    store = make_store(8)
+    match = store.match(chain_of(store, run_of(0, 5)))
+    build = store.begin(match)
+    assert not isinstance(build, NoRoom)
+    with pytest.raises(ValueError, match="match again"):
+        store.begin(match)
+    match.release()
+    build.finish()
+    assert store.stats().double_releases == 0
+    check(store)
