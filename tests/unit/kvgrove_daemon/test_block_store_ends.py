@@ -134,6 +134,19 @@ def test_i3_a_build_of_what_is_dropped_stores_nothing_more() -> None:
     check(store)
 
 
+def test_i3_a_build_that_stored_nothing_before_the_drop_stores_nothing_after_it() -> None:
+    store = make_store(16)
+    builds = [
+        begin(store, chain_of(store, run_of(0, 17), folds={1: b"x"}, documents={1: ("handbook",)})) for _ in range(2)
+    ]
+    other = begin(store, chain_of(store, run_of(50, 17)))
+    store.drop(cause=RemovalCause.VERSION, namespace="ns", document="handbook")
+    check(store)
+    assert [build.commit(4, always) for build in builds] == [[], []]
+    assert len(other.commit(4, always)) == 4
+    assert store.stats().bypassed == {BypassReason.FENCE_MOVED: 8}
+
+
 def test_dropping_a_document_takes_it_and_what_follows_it_and_nothing_else() -> None:
     store = make_store(64)
     folds = {2: b"doc-v1", 5: b"private"}

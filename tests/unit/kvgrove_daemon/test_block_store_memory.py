@@ -140,6 +140,17 @@ def test_i6_a_parent_outlives_its_children_however_it_was_used() -> None:
     assert events.removed == [*long[:2:-1], *other[::-1], *long[2::-1]]
 
 
+def test_i6_a_chain_that_is_used_again_goes_last() -> None:
+    store = make_store(30)
+    first, second = chain_of(store, run_of(0, 12)), chain_of(store, run_of(700, 12))
+    serve(store, first)
+    serve(store, second)
+    store.evict_to(store.stats().free + 1, limit=1)  # `second` is one shorter now than it could be, `first` two
+    reuse(store, chain_of(store, run_of(0, 13)))
+    store.evict_to(28, limit=100)
+    assert (reuse(store, first), reuse(store, second)) == (8, 0)
+
+
 def test_watermarks_make_room_ahead_of_need_in_bounded_steps() -> None:
     store = make_store(100, limits=StoreLimits(low_free=10, high_free=30))
     for n in range(9):
@@ -168,6 +179,19 @@ def test_i11_over_its_ceiling_a_namespace_gives_up_its_own_oldest() -> None:
     assert {name: usage.blocks for name, usage in store.usage().items()} == {"quiet": 10, "loud": 10}
     assert reuse(store, quiet) == 40
     assert set(store.stats().removed) == {RemovalCause.QUOTA}
+    check(store)
+
+
+def test_i6_making_room_below_a_ceiling_never_takes_the_parent_of_what_is_stored() -> None:
+    store = make_store(100)
+    store.set_ceiling("ns", 4)
+    chain = chain_of(store, run_of(0, 20))
+    late = begin(store, chain)
+    serve(store, chain_of(store, run_of(0, 12)))  # finished: its three blocks are nobody's but the cache's
+    assert len(late.commit(5, always)) == 1
+    check(store)
+    assert reuse(store, chain) == 16
+    late.finish()
     check(store)
 
 

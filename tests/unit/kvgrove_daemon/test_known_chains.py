@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from block_store_rig import ROOT
 
-from kvgrove_daemon.cache.chains import KnownChains, marks
+from kvgrove_daemon.cache.chains import Chain, KnownChains, _agreement, marks
 from kvgrove_protocol.chain import DocumentRef, Span, SpanKind, block_keys, folds
 
 B = 8
@@ -62,6 +62,15 @@ def test_equal_tokens_under_other_folds_or_roots_get_their_own_keys() -> None:
     for root in (ROOT, b"o" * 32):
         for block_folds in ({}, {0: b"a"}, {0: b"b"}, {10: b"a"}, {10: b"a", 20: b"b"}, {49: b"c"}, {60: b"later"}):
             assert list(chains.chain("ns", root, raw, block_folds).keys) == expected(raw, block_folds, root)
+
+
+def test_i1_a_probe_that_collides_recalls_nothing() -> None:
+    raw = prompt((1, 400))
+    chain = Chain("ns", ROOT, raw, expected(raw), B, {20: b"fold"})
+    assert _agreement(chain, ROOT, raw, {20: b"fold"}, 50) == 50
+    assert _agreement(chain, ROOT, raw, {20: b"other"}, 50) == 20
+    assert _agreement(chain, ROOT, raw, {}, 50) == 20
+    assert _agreement(chain, b"o" * 32, raw, {20: b"fold"}, 50) == 0
 
 
 def test_repeated_text_does_not_confuse_the_probes() -> None:

@@ -1,0 +1,325 @@
+"""Which blocks are resident: key -> block id, and columns of facts by block id.
+
+Role: find the longest resident prefix of a chain and prove that it is the asker's. Invariants: every listed block is
+READY and so are all its ancestors (I6), so that a chain's resident prefix is found by bisection; a match is proven by
+comparing root, folds and every token, never by keys alone (I1, ISO-01); ids of removed blocks are reused with all
+columns written anew (COR-14). Memory: about 45 bytes of columns, the tokens, and one dict entry with its key per block.
+Must not know: who reads a block, when it gives way, where requests come from.
+
+Ids are handed out so that a chain has consecutive ones wherever possible. ``head`` of a block is the first id of the
+stretch of consecutive ancestors that ends in it: a chain is read back as a few ranges, and compared range by range.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
+from kvgrove_daemon.cache.interned import NOTHING, Interned
+from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.runs import Run, RunAllocator
+
+Ints = npt.NDArray[np.int32]
+Tokens = npt.NDArray[np.uint32]
+Stretch = tuple[int, int]
+"""Block ids ``[low, high)``, each the parent of the next."""
+
+_READY_AFTER_COMMIT = step(step(BlockState.ABSENT, BlockEvent.CLAIM), BlockEvent.COMMIT)
+_RETIRED = step(BlockState.READY, BlockEvent.RETIRE)
+_FREED = step(_RETIRED, BlockEvent.FREE)
+_MANY_STRETCHES = 16  # from here on, one gather is quicker than a comparison per stretch
+
+
+def _column(capacity: int) -> tuple[array[int], Ints]:
+    """One int32 per block: single values are quick through the array, ranges through the view of the same memory."""
+    values = array("i", bytes(4 * capacity))
+    return values, np.frombuffer(values, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlocks:
+    """Whole, computed blocks of one chain, in order, that are to become resident."""
+
+    namespace: str
+    root: bytes
+    keys: Sequence[bytes]
+    tokens: Tokens
+    """Of all blocks, flat."""
+    slots: Sequence[int]
+    folds: Mapping[int, tuple[bytes, tuple[str, ...]]]
+    """Offset within `keys` -> (fold, its documents), where there is a fold."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def tokens_of(self, at: int) -> Tokens:
+        size = len(self.tokens) // len(self.keys)
+        return self.tokens[at * size : (at + 1) * size]
+
+    def fold_of(self, at: int) -> bytes:
+        return self.folds[at][0] if at in self.folds else b""
+
+    def part(self, first: int, stop: int) -> NewBlocks:
+        if first == 0 and stop == len(self.keys):
+            return self
+        size = len(self.tokens) // len(self.keys)
+        return NewBlocks(
+            self.namespace,
+            self.root,
+            self.keys[first:stop],
+            self.tokens[first * size : stop * size],
+            self.slots[first:stop],
+            {at - first: fold for at, fold in self.folds.items() if first <= at < stop},
+        )
+
+
+class BlockIndex:
+    """The resident blocks of one pool, at most ``capacity``. Mutable, single-threaded."""
+
+    def __init__(self, capacity: int, block_size: int) -> None:
+        self.capacity = capacity
+        self.block_size = block_size
+        self.roots = Interned()
+        """Root key -> id, labelled with its namespace."""
+        self.folds = Interned()
+        """Fold -> id, labelled with the documents that it stands for."""
+        self.per_namespace: dict[str, int] = {}
+        """Blocks held, retired ones included; only namespaces that hold any."""
+        self.parent, self._parents = _column(capacity)
+        self.depth, self._depths = _column(capacity)
+        self.children, self._children = _column(capacity)
+        self.slot, self._slots = _column(capacity)
+        self.root, self._root_ids = _column(capacity)
+        self.fold, self._fold_ids = _column(capacity)
+        self._head, self._heads = _column(capacity)
+        self.state = bytearray(capacity)
+        self._state: npt.NDArray[np.uint8] = np.frombuffer(self.state, dtype=np.uint8)
+        self._tokens: Tokens = np.zeros((capacity, block_size), dtype=np.uint32)
+        self._keys: list[bytes] = [b""] * capacity
+        self._by_key: dict[bytes, int] = {}
+        self._ids = RunAllocator(capacity)
+        self._vacant: list[int] = []
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """READY blocks."""
+        return len(self._by_key)
+
+    @property
+    def held(self) -> int:
+        """Blocks with a slot: READY ones and retired ones that are still read."""
+        return self._ids.used_count - len(self._vacant)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._by_key
+
+    def find(self, key: bytes) -> int | None:
+        return self._by_key.get(key)
+
+    def key(self, block: int) -> bytes:
+        return self._keys[block]
+
+    def namespace(self, block: int) -> str:
+        return self.roots.labels(self.root[block])[0]
+
+    def none_listed(self, keys: Sequence[bytes]) -> bool:
+        """Whether no key is listed, and none is named twice."""
+        return self._by_key.keys().isdisjoint(keys) and (len(keys) == 1 or len(set(keys)) == len(keys))
+
+    def listed_prefix(self, keys: Sequence[bytes], stop: int) -> int:
+        """How many of the first ``stop`` keys are listed: O(log stop) look-ups, by I6."""
+        listed = self._by_key
+        if stop == 0 or keys[0] not in listed:
+            return 0
+        if keys[stop - 1] in listed:
+            return stop
+        low, high = 1, stop - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if keys[middle - 1] in listed:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def stretches(self, tail: int) -> list[Stretch]:
+        """The chain that ends at ``tail``, from its root on."""
+        found: list[Stretch] = []
+        while tail != NO_BLOCK:
+            low = self._head[tail]
+            found.append((low, tail + 1))
+            tail = self.parent[low]
+        found.reverse()
+        return found
+
+    def chain_ids(self, tail: int) -> Ints:
+        """The same chain as an array of block ids."""
+        found = self.stretches(tail)
+        if len(found) == 1:
+            return np.arange(*found[0], dtype=np.int32)
+        return np.concatenate([np.arange(low, high, dtype=np.int32) for low, high in found] or [np.empty(0, np.int32)])
+
+    def slots(self, tail: int) -> Ints:
+        """Slots of the chain that ends at ``tail``, in order. A copy."""
+        found = self.stretches(tail)
+        if len(found) > _MANY_STRETCHES:
+            return self._slots[self.chain_ids(tail)]
+        return np.concatenate([self._slots[low:high] for low, high in found] or [np.empty(0, np.int32)])
+
+    def proves(self, tail: int, root: bytes, tokens: Tokens, folds: Mapping[int, bytes]) -> bool:
+        """Whether the chain that ends at ``tail`` is exactly ``tokens`` (whole blocks) under ``root`` and ``folds``."""
+        count = len(tokens) // self.block_size
+        if self.depth[tail] != count - 1 or self.roots.find(root) != self.root[tail]:
+            return False
+        found = self.stretches(tail)
+        if not self._same_folds(found, count, folds):
+            return False
+        wanted = tokens.reshape(count, self.block_size)
+        if len(found) > _MANY_STRETCHES:
+            return bool(np.array_equal(self._tokens[self.chain_ids(tail)], wanted))
+        start = 0
+        for low, high in found:
+            if not np.array_equal(self._tokens[low:high], wanted[start : start + high - low]):
+                return False
+            start += high - low
+        return True
+
+    def is_block(self, block: int, parent: int, root: bytes, tokens: Tokens, fold: bytes) -> bool:
+        """Whether ``block`` is the child of ``parent`` with these tokens and this fold."""
+        return (
+            self.parent[block] == parent
+            and self.roots.find(root) == self.root[block]
+            and (self.folds.find(fold) if fold else NOTHING) == self.fold[block]
+            and bool(np.array_equal(self._tokens[block], tokens))
+        )
+
+    def _same_folds(self, found: list[Stretch], count: int, folds: Mapping[int, bytes]) -> bool:
+        wanted = {block: fold for block, fold in folds.items() if fold and block < count}
+        if sum(int(np.count_nonzero(self._fold_ids[low:high])) for low, high in found) != len(wanted):
+            return False
+        starts = [self.depth[low] for low, _ in found]
+        for depth, fold in wanted.items():
+            at = bisect_right(starts, depth) - 1
+            known = self.folds.find(fold)
+            if known is None or self.fold[found[at][0] + depth - starts[at]] != known:
+                return False
+        return True
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def insert(self, parent: int, new: NewBlocks) -> int:
+        """List blocks that follow ``parent`` (`NO_BLOCK`: the root) as READY; answers the last one's id.
+
+        The caller has made sure that `none_listed` holds. Raises ValueError when there are too few ids.
+        """
+        count, namespace = len(new), new.namespace
+        runs = self._allocate(parent, count)
+        wanted = new.tokens.reshape(count, self.block_size)
+        slot_values = np.asarray(new.slots, dtype=np.int32)
+        root_id = self.roots.hold(new.root, count, (namespace,))
+        self.per_namespace[namespace] = self.per_namespace.get(namespace, 0) + count
+        depth = 0 if parent == NO_BLOCK else self.depth[parent] + 1
+        done = 0
+        for run in runs:
+            low, high, until = run.start, run.stop, done + run.length
+            self._heads[low:high] = self._head[parent] if parent == low - 1 and parent != NO_BLOCK else low
+            self._parents[low:high] = np.arange(low - 1, high - 1)
+            self.parent[low] = parent
+            self._depths[low:high] = np.arange(depth + done, depth + until)
+            self._children[low:high] = 1
+            self.children[high - 1] = 0
+            self._slots[low:high] = slot_values[done:until]
+            self._root_ids[low:high] = root_id
+            self._fold_ids[low:high] = NOTHING
+            self._state[low:high] = _READY_AFTER_COMMIT
+            self._tokens[low:high] = wanted[done:until]
+            self._keys[low:high] = new.keys[done:until]
+            self._by_key.update(zip(new.keys[done:until], range(low, high), strict=True))
+            for offset, (fold, documents) in new.folds.items():
+                if done <= offset < until:
+                    self.fold[low + offset - done] = self.folds.hold(fold, 1, documents)
+            if parent != NO_BLOCK:
+                self.children[parent] += 1
+            parent, done = high - 1, until
+        return parent
+
+    def unlist(self, block: int) -> bytes:
+        """READY -> EVICTING: its key finds nothing any more. Answers the key."""
+        self._require(block, BlockState.READY)
+        key = self._keys[block]
+        del self._by_key[key]
+        self.state[block] = _RETIRED
+        return key
+
+    def remove(self, block: int) -> int:
+        """EVICTING -> ABSENT: the id may be reused. Answers the parent, which has one child less."""
+        self._require(block, BlockState.EVICTING)
+        parent = self.parent[block]
+        if parent != NO_BLOCK:
+            self.children[parent] -= 1
+        namespace = self.namespace(block)
+        self.per_namespace[namespace] -= 1
+        if not self.per_namespace[namespace]:
+            del self.per_namespace[namespace]
+        self.roots.release(self.root[block])
+        if self.fold[block] != NOTHING:
+            self.folds.release(self.fold[block])
+        self._keys[block] = b""
+        self.state[block] = _FREED
+        self._vacant.append(block)
+        return parent
+
+    def _require(self, block: int, state: BlockState) -> None:
+        if self.state[block] != state:
+            raise ValueError(f"block {block} is {BlockState(self.state[block]).name}, not {state.name}")
+
+    def _allocate(self, parent: int, count: int) -> Iterable[Run]:
+        if self._vacant:  # in one go, so that neighbours merge once
+            self._ids.free(self._vacant)
+            self._vacant = []
+        if parent != NO_BLOCK and (run := self._ids.extend(Run(parent, 1), count)) is not None:
+            return [run]
+        # Room behind a chain, so that its next turn has consecutive ids too.
+        runs = self._ids.allocate(count, spare=count)
+        if runs is None:
+            raise ValueError(f"{count} blocks do not fit: {self._ids.free_count} ids of {self.capacity} are free")
+        return runs
+
+    # -- selecting -----------------------------------------------------------------------------------------------------
+
+    def ready_ids(self) -> npt.NDArray[np.int64]:
+        """READY blocks, parents before children. O(capacity): for snapshots and checks."""
+        ready = np.flatnonzero(self._state == BlockState.READY)
+        return ready[np.argsort(self._depths[ready], kind="stable")]
+
+    def count_ready(self, marked: npt.NDArray[np.bool_]) -> int:
+        return int(np.count_nonzero(self._state[marked] == BlockState.READY))
+
+    def subtree_ids(self, root_ids: Iterable[int], fold_ids: Iterable[int] | None) -> npt.NDArray[np.int64]:
+        """READY blocks under ``root_ids`` (with ``fold_ids``: that carry one of them) and their descendants.
+
+        Children before parents. O(capacity x log depth), vectorised: for drops, which are rare.
+        """
+        chosen: npt.NDArray[Any] = np.isin(self._root_ids, list(root_ids)) & (self._state == BlockState.READY)
+        if fold_ids is not None:
+            hit = chosen & np.isin(self._fold_ids, list(fold_ids))
+            ancestor = np.where(self._state != BlockState.ABSENT, self._parents, NO_BLOCK)
+            while (up := ancestor != NO_BLOCK).any():  # each round doubles how far up a block has looked
+                hit[up] |= hit[ancestor[up]]
+                ancestor = np.where(up, ancestor[ancestor], NO_BLOCK)
+            chosen &= hit
+        ids = np.flatnonzero(chosen)
+        return ids[np.argsort(-self._depths[ids], kind="stable")]
+
+    def entries(self) -> Iterator[tuple[int, BlockState, Tokens]]:
+        """``(id, state, tokens)`` of every block that is held: for checks."""
+        for block in np.flatnonzero(self._state != BlockState.ABSENT).tolist():
+            yield block, BlockState(self.state[block]), self._tokens[block]
