@@ -88,11 +88,11 @@ class StoreMachine(RuleBasedStateMachine):
             stored = build.commit(min(upto, len(build.slots), len(build.chain.keys)), lambda: self.fence)
             assert self.fence or not stored
 
-    @rule(build=builds, values=st.lists(st.integers(0, 1), max_size=6))
+    @rule(build=builds, values=st.lists(st.integers(0, 1), max_size=12))
     def decode(self, build: Build, values: list[int]) -> None:
         if build.state.name == "BUILDING":
             build.add_tokens(values)
-            build.extend()
+            build.extend(len(values) // BLOCK + 1)
 
     @rule(build=builds)
     def commit_generated(self, build: Build) -> None:
@@ -174,5 +174,5 @@ def generated(build: Build, block: int) -> tuple[bytes, ...]:
     return chain.root, folds, raw.tobytes()
 
 
-StoreMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 TestBlockStore = StoreMachine.TestCase

@@ -43,7 +43,7 @@ class BuildScope:
     resident: ResidentBlocks
     chains: KnownChains
     claims: dict[bytes, Build]
-    """Key -> who computes it right now, and was first to say so."""
+    """Key of a prompt's block -> the live build that was first to say it would compute it."""
     live: set[Build]
     counters: BuildCounters
     key_function: KeyFunction
@@ -156,7 +156,6 @@ class Build:
         begin = first + admitted.duplicates
         end = begin + admitted.stored
         self._private[begin:end] = bytes(admitted.stored)
-        self._withdraw(first, end)
         counters.duplicates += admitted.duplicates
         counters.stored += admitted.stored
         if admitted.refused is not None:
@@ -168,7 +167,7 @@ class Build:
         """Store nothing more. The computing goes on: a caller still waits for the answer (I7)."""
         if self.bypass is None:
             self.bypass = reason
-            self._withdraw(0, self._prompt_blocks)
+            self._withdraw()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class Build:
         if self.state is not BlockState.BUILDING:
             return
         self.state = step(self.state, BlockEvent.FAIL)
-        self._withdraw(0, self._prompt_blocks)
+        self._withdraw()
         private = self.private_slots()
         self._private = bytearray(len(self.slots))
         self._scope.resident.free(private)
@@ -232,9 +231,9 @@ class Build:
             for key in keys:
                 claims.setdefault(key, self)
 
-    def _withdraw(self, first: int, stop: int) -> None:
+    def _withdraw(self) -> None:
         claims = self._scope.claims
-        for key in self._keys[max(first, self.reused_blocks) : min(stop, self._prompt_blocks)]:
+        for key in self._keys[self.reused_blocks : self._prompt_blocks]:
             if claims.get(key) is self:
                 del claims[key]
 

@@ -10,7 +10,7 @@ from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.store import NoRoom
 from kvgrove_protocol.chain import block_keys
 from kvgrove_protocol.errors import Malformed
-from kvgrove_protocol.reasons import MissReason
+from kvgrove_protocol.reasons import BypassReason, MissReason
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,37 @@ def test_iso_01_colliding_keys_are_caught_by_comparing_tokens(first_equal: int) 
     check(store, rehash=False)
 
 
-@pytest.mark.parametrize("first_equal", [0, 2])
-def test_iso_01_a_colliding_block_is_not_stored_over_the_first_one(first_equal: int) -> None:
+@pytest.mark.parametrize(("first_equal", "differs_from"), [(0, 0), (2, 2), (2, 1)])
+def test_iso_01_a_colliding_block_is_neither_stored_nor_a_parent(first_equal: int, differs_from: int) -> None:
     store = make_store(64, key_function=collide_after(first_equal))  # type: ignore[arg-type]
     serve(store, chain_of(store, run_of(0, 33)))
     before = store.snapshot()
-    crafted = chain_of(store, tokens([*range(first_equal * BLOCK), *range(5000, 5033 - first_equal * BLOCK)]))
-    build = begin(store, crafted)
-    assert build.commit(8, always) == []
+    honest, crafted = list(range(differs_from * BLOCK)), list(range(5000, 5041 - differs_from * BLOCK))
+    build = begin(store, chain_of(store, tokens([*honest, *crafted])))
+    assert build.commit(9, always) == []
     build.finish()
     assert store.snapshot() == before
-    assert reuse(store, chain_of(store, run_of(0, 33))) == 32
+    assert store.stats().bypassed == {BypassReason.COLD: 9 - differs_from}
+    # Nor does the crafted ninth block follow the honest eight.
+    assert reuse(store, chain_of(store, tokens([*range(32), *crafted[32 - len(honest) :]]))) == 32
+    check(store, rehash=False)
+
+
+def test_iso_01_equal_keys_within_one_prompt_are_not_stored() -> None:
+    def constant(
+        parent: bytes,
+        raw: bytes | memoryview,
+        block_folds: Mapping[int, bytes] = {},
+        *,
+        block_size: int = BLOCK,
+        first_block: int = 0,
+    ) -> list[bytes]:
+        return [b"k" * 32] * (len(raw) // (4 * block_size))
+
+    store = make_store(64, key_function=constant)
+    chain = chain_of(store, run_of(0, 33))
+    assert serve(store, chain) == 0
+    assert (reuse(store, chain), store.stats().ready, store.stats().collisions) == (0, 0, 1)
     check(store, rehash=False)
 
 
@@ -167,6 +187,18 @@ def test_a_decoded_answer_is_reused_in_the_next_turn() -> None:
     assert reuse(store, turn) == 20
     assert store.stats().hashed_blocks - hashed == 2  # of the seven blocks, five were known
     assert events.stored == [*turn.keys[:5]]
+
+
+def test_i2_an_answer_to_declared_text_alone_is_its_callers_own() -> None:
+    store = make_store(64)
+    build = begin(store, chain_of(store, run_of(0, 8), folds={2: b"alice"}))  # as `marks` gives it
+    build.add_tokens(range(8, 17))
+    build.extend(3)
+    assert len(build.commit(4, always)) == 4
+    build.finish()
+    check(store)
+    turns = {who: chain_of(store, run_of(0, 20), folds={2: who}) for who in (b"alice", b"bob")}
+    assert {who: reuse(store, turn) for who, turn in turns.items()} == {b"alice": 16, b"bob": 8}
 
 
 def test_blocks_that_another_request_stored_first_are_kept_once() -> None:
