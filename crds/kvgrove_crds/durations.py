@@ -12,12 +12,13 @@ from typing import Any, Self
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from kvgrove_crds.cel import VALIDATIONS, Rule, append_rules, refuse, when
+from kvgrove_crds.cel import Rule, append_rules, refuse, when
 
 _PATTERN = "^([0-9]{1,9}([.][0-9]{1,6})?(ms|s|m|h))+$"
 _WHOLE = re.compile(_PATTERN[1:-1], re.ASCII)
 _PART = re.compile("([0-9]+(?:[.][0-9]+)?)(ms|s|m|h)", re.ASCII)
 _MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_MAX_LENGTH = 32
 _LIMIT = 87_600 * _MILLISECONDS["h"]
 
 
@@ -49,21 +50,11 @@ class Duration(str):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(
-            cls._validate,
-            core_schema.str_schema(),
-            serialization=core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema()),
-        )
+        return _text_schema(DURATION)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return append_rules({"type": "string", "maxLength": 32}, [DURATION])
-
-    @classmethod
-    def _validate(cls, text: str) -> Self:
-        if violations := DURATION.violations(text):
-            raise refuse(violations)
-        return cls(text)
+        return append_rules(_text_json_schema(), [DURATION])
 
 
 @dataclass(frozen=True)
@@ -86,20 +77,31 @@ class Between:
         )
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def check(text: Duration) -> Duration:
-            if violations := self.rule.violations(text):
-                raise refuse(violations)
-            return text
-
-        return core_schema.no_info_after_validator_function(check, handler(source))
+        return _text_schema(self.rule)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), VALIDATIONS: [self.rule.schema()]}
+        return append_rules(_text_json_schema(), [self.rule])
+
+
+def _text_schema(rule: Rule) -> CoreSchema:
+    """Text in, Duration inside, the same text out. One rule, so that one sentence says all that is wrong."""
+
+    def check(text: str) -> Duration:
+        if violations := rule.violations(text):
+            raise refuse(violations)
+        return Duration(text)
+
+    serialization = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
+    return core_schema.no_info_after_validator_function(check, core_schema.str_schema(), serialization=serialization)
+
+
+def _text_json_schema() -> dict[str, Any]:
+    return {"type": "string", "maxLength": _MAX_LENGTH}
 
 
 def _parse(text: str) -> Fraction | None:
     """Exact milliseconds; None where the text is not a duration within the limit."""
-    if len(text) > 32 or _WHOLE.fullmatch(text) is None:
+    if len(text) > _MAX_LENGTH or _WHOLE.fullmatch(text) is None:
         return None
     total = sum((Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)), Fraction(0))
     return total if total <= _LIMIT else None

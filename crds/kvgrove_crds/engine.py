@@ -103,7 +103,10 @@ class PoolSpec(Spec):
 
     rules = (
         Rule(
-            cel="quantity(self.host).sign() > 0 || (has(self.device) && quantity(self.device).sign() > 0)",
+            cel=(
+                "[self.host, has(self.device) ? self.device : '0']"
+                ".exists(q, !isQuantity(q) || quantity(q).isGreaterThan(quantity('0')))"
+            ),
             says="a pool has a device or a host tier",
             cure="set pool.host or pool.device to a size above 0, like 1Gi",
             broken=lambda p: when(p.host.bytes == 0 and (p.device is None or p.device.bytes == 0)),

@@ -44,7 +44,13 @@ class ModelVersionSpec(Spec):
         ),
         frozen_field("chat_template_from", "chatTemplateFrom", noun=_NOUN),
         frozen_field("tokenizer_from", "tokenizerFrom", noun=_NOUN),
-        frozen_field("adapters", "adapters", noun=_NOUN),
+        Transition(
+            # The API server compares list maps without order, and so does the Python half.
+            cel="(has(self.adapters) ? self.adapters : []) == (has(oldSelf.adapters) ? oldSelf.adapters : [])",
+            says="spec.adapters is immutable, because it is part of what cached blocks mean",
+            cure="create a new ModelVersion with the new value and point to that",
+            broken=lambda old, new: {a.name: a for a in old.adapters} != {a.name: a for a in new.adapters},
+        ),
         frozen_field("rope", "rope", noun=_NOUN),
         Transition(
             cel=" && ".join(

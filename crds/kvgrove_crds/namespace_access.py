@@ -40,7 +40,11 @@ class TierQuota(Spec):
 
     rules = (
         Rule(
-            cel="!has(self.ceiling) || quantity(self.floor).compareTo(quantity(self.ceiling)) <= 0",
+            # What is no quantity at all is refused by the field's own rule, with the better message.
+            cel=(
+                "!has(self.ceiling) || !isQuantity(self.floor) || !isQuantity(self.ceiling)"
+                " || quantity(self.floor).compareTo(quantity(self.ceiling)) <= 0"
+            ),
             says="the floor is at most the ceiling",
             cure="lower the floor or raise the ceiling",
             broken=lambda q: when(q.ceiling is not None and q.floor.bytes > q.ceiling.bytes),

@@ -14,8 +14,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from kvgrove_crds.cel import Rule, append_rules, refuse, when
 
-_PATTERN = "^[0-9]{1,15}([.][0-9]{1,6})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
-_PARTS = re.compile("([0-9]{1,15}(?:[.][0-9]{1,6})?)(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?", re.ASCII)
+_PATTERN = "^[0-9]{1,19}([.][0-9]{1,6})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
+_PARTS = re.compile("([0-9]{1,19}(?:[.][0-9]{1,6})?)(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?", re.ASCII)
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | _BINARY
 _LIMIT = 2**60

@@ -66,9 +66,9 @@ def read_documents(text: str) -> Iterator[YamlDocument]:
     """Yields the documents of a text. Raises YamlProblem with the line at the first defect."""
     if len(text) > MAX_BYTES:
         raise YamlProblem(f"a file has at most {MAX_BYTES} characters", "split it", line=1)
-    loader = _Loader(text)
     index = 0
     try:
+        loader = _Loader(text)
         while loader.check_node():
             index += 1
             node = loader.get_node()
@@ -87,8 +87,6 @@ def read_documents(text: str) -> Iterator[YamlDocument]:
         raise YamlProblem("a control character is not allowed in YAML", "delete it", line=line) from None
     except RecursionError:
         raise YamlProblem("the document is nested too deeply", "flatten it", line=1, document=index) from None
-    finally:
-        loader.dispose()
 
 
 def _measure(node: yaml.Node, sizes: dict[int, int], index: int) -> int:
