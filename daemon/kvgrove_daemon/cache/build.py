@@ -107,6 +107,8 @@ class Build:
         Their fold is the one of `marks` for the block where private text begins.
         """
         self._require_open()
+        if self.bypass is not None:
+            return  # keys would serve nobody
         self._suffix += np.fromiter(tokens, dtype="<u4").tobytes()
         first = len(self._keys)
         start = (first - self._prompt_blocks) * self._width
@@ -130,7 +132,9 @@ class Build:
         self._require_open()
         if upto_block > len(self.slots):
             raise ValueError(f"block {upto_block - 1} has no slot: {len(self.slots)} are held")
-        first, stop = self._considered, min(upto_block, len(self._keys))
+        first = self._considered
+        # Without a key only a bypassed block has its place here: it is counted and that is all.
+        stop = min(upto_block, len(self._keys)) if self.bypass is None else upto_block
         if stop <= first:
             return []
         if self.bypass is None and not fence_ok():

@@ -155,12 +155,16 @@ class BlockStore:
         if tail != NO_BLOCK:
             self._resident.policy.touch(tail)
         self._matches += 1
-        return Match(chain, blocks, explain(chain, blocks, reusable, self.why_absent), self._resident, lease)
+        return Match(chain, blocks, explain(chain, blocks, reusable, self.gone), self._resident, lease)
 
-    def why_absent(self, key: bytes) -> MissReason | None:
+    def gone(self, key: bytes) -> MissReason | None:
         """Why no block of this key is READY: it gave way, or is being computed; None where neither is known."""
         reason = self._resident.ghosts.reason(key)
         return reason if reason is not None or key not in self._scope.claims else MissReason.BUILDING
+
+    def ready_blocks(self, chain: Chain) -> int:
+        """How many leading full blocks of ``chain`` are READY now. Takes no lease and is no use of them: for warmth."""
+        return self._resident.longest(chain, len(chain.keys))[0]
 
     def skip(self, chain: Chain, reason: MissReason) -> Match:
         """A match that found nothing, for a request that must be served cold: all its tokens miss for ``reason``."""
@@ -260,6 +264,10 @@ class BlockStore:
         """Keys of all READY blocks, parents before children."""
         index = self._resident.index
         return [index.key(block) for block in index.ready_ids().tolist()]
+
+    @property
+    def free_slots(self) -> int:
+        return self._resident.pool.free_count
 
     def stats(self) -> StoreStats:
         resident, counters = self._resident, self._scope.counters

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from block_store_rig import ROOT, Events, always, begin, chain_of, make_store, reuse, run_of, serve
+from block_store_rig import BLOCK, ROOT, Events, always, begin, chain_of, make_store, reuse, run_of, serve
 
 from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.history import RemovalCause
-from kvgrove_daemon.cache.store import Build, NoRoom
+from kvgrove_daemon.cache.store import Build, Chain, NoRoom
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
 ENDS: list[Callable[[Build], None]] = [Build.finish, Build.fail, Build.cancel]
@@ -81,8 +81,20 @@ def test_i7_a_request_that_stores_nothing_still_computes() -> None:
     assert build.commit(4, always) == []
     build.add_tokens(range(8))
     assert build.extend() != []
+    assert build.commit(6, always) == []
     build.finish()
-    assert (store.stats().bypassed, store.stats().ready, store.stats().free) == ({BypassReason.COLD: 4}, 0, 16)
+    assert (store.stats().bypassed, store.stats().ready, store.stats().free) == ({BypassReason.COLD: 6}, 0, 16)
+    check(store)
+
+
+def test_a_cold_chain_needs_no_keys() -> None:
+    store = make_store(16)
+    chain = Chain("ns", b"throwaway" * 3, run_of(0, 18), [], BLOCK)
+    build = store.begin(store.skip(chain, MissReason.SUSPENDED), bypass=BypassReason.COLD)
+    assert not isinstance(build, NoRoom)
+    assert (len(build.slots), build.commit(4, always)) == (5, [])
+    build.finish()
+    assert (store.stats().bypassed, store.stats().hashed_blocks) == ({BypassReason.COLD: 4}, 0)
     check(store)
 
 

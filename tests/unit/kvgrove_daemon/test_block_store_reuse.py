@@ -27,7 +27,10 @@ def test_i1_the_last_token_is_always_computed(count: int, reused: int) -> None:
 def test_a_limit_is_rounded_down_to_blocks() -> None:
     store = make_store(16)
     chain = chain_of(store, run_of(0, 30))
+    assert store.ready_blocks(chain) == 0
     serve(store, chain)
+    assert store.ready_blocks(chain_of(store, run_of(0, 12))) == 3  # residency, not what a request may reuse of it
+    assert store.ready_blocks(chain) == 7
     with store.match(chain, limit_tokens=11) as match:
         assert match.reused_tokens == 8
 
