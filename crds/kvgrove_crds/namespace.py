@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from kvgrove_crds.base import API_VERSION, Resource, Spec
-from kvgrove_crds.cel import Rule
+from kvgrove_crds.cel import Rule, Transition
 from kvgrove_crds.containers import ListMap, ListSet
 from kvgrove_crds.names import Alias, DnsLabel
 from kvgrove_crds.namespace_access import (
@@ -21,7 +21,7 @@ from kvgrove_crds.namespace_access import (
 from kvgrove_crds.namespace_content import MAX_DOCUMENTS, MAX_PREFIXES, DocumentSpec, PrefixSpec
 from kvgrove_crds.namespace_delivery import RolloutSpec, WarmupSpec
 from kvgrove_crds.namespace_extras import AlertsSpec, EventsSpec, PricingSpec, ResponseCacheSpec
-from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
+from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus, PurgeStatus
 
 
 class ModelVersionRef(Spec):
@@ -117,8 +117,21 @@ class PromptCacheNamespaceSpec(Spec):
     """Answer without cache and warm nothing; data stays until it expires."""
 
 
+def _purge(namespace: "PromptCacheNamespace") -> PurgeStatus | None:
+    return namespace.status.purge if namespace.status is not None else None
+
+
 class PromptCacheNamespace(Resource):
     """What an application's prompts share, for how long, with whom, and how it changes."""
+
+    transitions = (
+        Transition(
+            cel=("!has(oldSelf.status) || !has(oldSelf.status.purge) || (has(self.status) && has(self.status.purge))"),
+            says="status.purge is never removed: purged blocks would become readable again",
+            cure="write it with a counter above every one that nodes have seen",
+            broken=lambda old, new: _purge(old) is not None and _purge(new) is None,
+        ),
+    )
 
     api_version: Literal["kvgrove.dev/v1alpha1"] = API_VERSION
     kind: Literal["PromptCacheNamespace"] = "PromptCacheNamespace"

@@ -173,12 +173,6 @@ class PromptCacheNamespaceStatus(Status):
 
     transitions = (
         Transition(
-            cel="!has(oldSelf.purge) || has(self.purge)",
-            says="status.purge is never removed: purged blocks would become readable again",
-            cure="write it with a counter above every one that nodes have seen",
-            broken=lambda old, new: old.purge is not None and new.purge is None,
-        ),
-        Transition(
             cel="self.documentRevision >= oldSelf.documentRevision && self.accessRevision >= oldSelf.accessRevision",
             says="status.documentRevision and status.accessRevision never fall",
             cure="write revisions above every one that members have seen",

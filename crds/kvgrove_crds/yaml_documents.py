@@ -1,12 +1,13 @@
 """Reads YAML as the Kubernetes clients do, and remembers where each value stands.
 
-Only what JSON can hold: dates stay text, exotic tags are refused. A key given twice is refused instead of silently
-dropped, and what anchors expand to is bounded (I11).
+Only what JSON can hold: dates and 1:30 stay text, a lone y or n is a truth value, exotic tags are refused. A key given
+twice is refused instead of silently dropped, and what anchors expand to is bounded (I11).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -23,18 +24,30 @@ class YamlProblem(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader less the types that JSON lacks."""
+    """SafeLoader with the types that JSON has, and plain words judged as kubectl's parser judges them."""
+
+    bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML reads it from the class; filled below)
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        None: yaml.SafeLoader.construct_undefined,
+        **{
+            f"tag:yaml.org,2002:{tag}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{tag}"]
+            for tag in ("null", "bool", "int", "float", "str", "seq", "map")
+        },
+    }
 
 
-_JSON_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
-_Loader.yaml_constructors = {
-    **{f"tag:yaml.org,2002:{tag}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{tag}"] for tag in _JSON_TAGS},
-    None: yaml.SafeLoader.construct_undefined,
-}
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_BOOL = "(?i:y|n)|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"
+_INT = "[-+]?(?:0b[01_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)"
+_FLOAT = r"[-+]?(?:[.][0-9]+|[0-9]+(?:[.][0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?[.](?:inf|Inf|INF)|[.](?:nan|NaN|NAN)"
+for _tag, _pattern, _first in (  # the first that matches wins
+    ("bool", _BOOL, "yYnNtTfFoO"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+0123456789."),
+    ("merge", "<<", "<"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
 @dataclass(frozen=True, slots=True)

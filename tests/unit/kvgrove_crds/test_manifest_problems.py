@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvgrove_crds import ManifestError, ModelVersion, Problem, load_manifests, load_text, parse_manifest
+from kvgrove_crds.yaml_documents import read_documents
 from kvgrove_protocol.errors import Terminal
 
 VERSION: dict[str, Any] = {
@@ -83,7 +84,7 @@ def test_types_are_judged_as_the_api_server_does() -> None:
     text = """
 apiVersion: kvgrove.dev/v1alpha1
 kind: PromptCacheNamespace
-metadata: {name: n}
+metadata: {name: chat}
 spec:
   modelVersionRef: {name: m}
   suspend: "no"
@@ -121,6 +122,20 @@ def test_what_is_not_usable_yaml_is_named_with_its_line(text: str, line: int, ru
     assert problem.cure
 
 
+def test_plain_words_are_what_kubectl_makes_of_them() -> None:
+    text = "[n, Y, yes, off, 1:30, 2026-11-29, 010, 0x1F, 1e3, 08, 1.10, 1_0, ~, v1, .5, none, nay, 12ab]"
+    (document,) = read_documents(text)
+    assert document.value == [
+        *(False, True, True, False, "1:30", "2026-11-29", 8, 31, 1000.0, 8.0, 1.1, 10, None, "v1", 0.5),
+        *("none", "nay", "12ab"),
+    ]
+
+
+def test_merge_keys_are_expanded() -> None:
+    (document,) = read_documents("base: &b {x: 1}\nmore: {<<: *b, z: 2}\n")
+    assert document.value == {"base": {"x": 1}, "more": {"x": 1, "z": 2}}
+
+
 def test_anchors_cannot_expand_without_bound() -> None:
     layers = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 9))
     (problem,) = problems(f"l0: &l0 [x]\n{layers}\n")
@@ -150,7 +165,7 @@ def test_no_text_of_a_prompt_is_quoted() -> None:
     text = """
 apiVersion: kvgrove.dev/v1alpha1
 kind: PromptCacheNamespace
-metadata: {name: n}
+metadata: {name: chat}
 spec:
   modelVersionRef: {name: m}
   documents:

@@ -79,9 +79,10 @@ def test_policy_version_never_falls_but_the_purge_epoch_may() -> None:
         {"purge": {"counter": 6, "nonce": "b"}, "documentRevision": 3},
         {"purge": {"counter": 7, "nonce": "b"}, "documentRevision": 2},
         {"documentRevision": 3},
+        None,
     ],
 )
-def test_counters_in_status_never_fall(after: dict[str, Any]) -> None:
+def test_counters_in_status_never_fall(after: dict[str, Any] | None) -> None:
     before = namespace({"purge": {"counter": 7, "nonce": "a"}, "documentRevision": 3})
     assert len(refused_transitions(before, namespace(after))) == 1
     assert refused_transitions(before, namespace({"purge": {"counter": 8, "nonce": "b"}, "documentRevision": 3})) == []
