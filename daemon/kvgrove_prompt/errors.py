@@ -1,0 +1,27 @@
+"""What can be wrong with messages, templates and tokenizers. All Terminal: the same call will fail again."""
+
+from kvgrove_protocol.errors import Terminal
+
+
+class InvalidMessages(Terminal):
+    """The caller's messages cannot be rendered: a 400 that names the field."""
+
+    code = "invalid_messages"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}", field=field)
+
+
+class TemplateUnsupported(Terminal):
+    """The chat template changes or hides contents so that they cannot be told apart from its own text.
+
+    The message says where, never what the contents are.
+    """
+
+    code = "template_unsupported"
+
+
+class TokenizerUnsupported(Terminal):
+    """The tokenizer's files are missing, damaged or of a kind that cannot be used safely."""
+
+    code = "tokenizer_unsupported"
