@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from kvgrove_crds import Duration, TtlSpec
+from kvgrove_crds import Duration, FreshnessSpec, TtlSpec
 
 MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
@@ -53,10 +53,16 @@ def test_any_spelling_keeps_its_text_and_its_length(parts: list[tuple[int, str]]
     assert yaml.safe_load(yaml.safe_dump(TypeAdapter(Duration).dump_python(duration))) == text
 
 
-@pytest.mark.parametrize(("text", "allowed"), [("999ms", False), ("1s", True), ("87600h", True), ("0s", False)])
+@pytest.mark.parametrize(
+    ("text", "allowed"), [("999ms", False), ("1s", True), ("24h", True), ("24h1ms", False), ("1d", False)]
+)
 def test_bounds_of_a_field_are_inclusive(text: str, allowed: bool) -> None:
     if allowed:
-        assert TtlSpec.model_validate({"duration": text}).duration == text
+        assert FreshnessSpec.model_validate({"lease": text}).lease == text
     else:
-        with pytest.raises(ValidationError, match="a duration from 1s to 87600h"):
-            TtlSpec.model_validate({"duration": text})
+        with pytest.raises(ValidationError, match="a duration from 1s to 24h"):
+            FreshnessSpec.model_validate({"lease": text})
+
+
+def test_the_longest_lifetime_is_ten_years() -> None:
+    assert TtlSpec.model_validate({"duration": "87600h"}).duration.seconds == 315_360_000
