@@ -13,7 +13,6 @@ stretch of consecutive ancestors that ends in it: a chain is read back as a few 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +40,17 @@ def _column(capacity: int) -> tuple[array[int], Ints]:
     """One int32 per block: single values are quick through the array, ranges through the view of the same memory."""
     values = array("i", bytes(4 * capacity))
     return values, np.frombuffer(values, dtype=np.int32)
+
+
+def _joined(stretches: Sequence[Stretch]) -> Ints:
+    """Stretches as one array of block ids."""
+    if len(stretches) == 1:
+        return np.arange(*stretches[0], dtype=np.int32)
+    bounds = np.array(stretches, dtype=np.int32).reshape(-1, 2)
+    lengths = bounds[:, 1] - bounds[:, 0]
+    ends = np.cumsum(lengths, dtype=np.int32)
+    shifts = bounds[:, 0] - (ends - lengths)
+    return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(shifts, lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +172,11 @@ class BlockIndex:
 
     def chain_ids(self, tail: int) -> Ints:
         """The same chain as an array of block ids."""
-        found = self.stretches(tail)
-        if len(found) == 1:
-            return np.arange(*found[0], dtype=np.int32)
-        return np.concatenate([np.arange(low, high, dtype=np.int32) for low, high in found] or [np.empty(0, np.int32)])
+        return _joined(self.stretches(tail))
 
     def slots(self, tail: int) -> Ints:
         """Slots of the chain that ends at ``tail``, in order. A copy."""
-        found = self.stretches(tail)
-        if len(found) > _MANY_STRETCHES:
-            return self._slots[self.chain_ids(tail)]
-        return np.concatenate([self._slots[low:high] for low, high in found] or [np.empty(0, np.int32)])
+        return self._slots[self.chain_ids(tail)]
 
     def proves(self, tail: int, root: bytes, tokens: Tokens, folds: Mapping[int, bytes]) -> bool:
         """Whether the chain that ends at ``tail`` is exactly ``tokens`` (whole blocks) under ``root`` and ``folds``."""
@@ -180,17 +184,24 @@ class BlockIndex:
         if self.depth[tail] != count - 1 or self.roots.find(root) != self.root[tail]:
             return False
         found = self.stretches(tail)
-        if not self._same_folds(found, count, folds):
+        ids = _joined(found)
+        if not self._same_folds(self._fold_ids[ids], folds):
             return False
         wanted = tokens.reshape(count, self.block_size)
         if len(found) > _MANY_STRETCHES:
-            return bool(np.array_equal(self._tokens[self.chain_ids(tail)], wanted))
+            return bool(np.array_equal(self._tokens[ids], wanted))
         start = 0
-        for low, high in found:
+        for low, high in found:  # without a copy of the stored tokens
             if not np.array_equal(self._tokens[low:high], wanted[start : start + high - low]):
                 return False
             start += high - low
         return True
+
+    def _same_folds(self, held: Ints, folds: Mapping[int, bytes]) -> bool:
+        wanted = {block: fold for block, fold in folds.items() if fold and block < len(held)}
+        if np.count_nonzero(held) != len(wanted):
+            return False
+        return all(self.folds.find(fold) == held[block] for block, fold in wanted.items())
 
     def is_block(self, block: int, parent: int, root: bytes, tokens: Tokens, fold: bytes) -> bool:
         """Whether ``block`` is the child of ``parent`` with these tokens and this fold."""
@@ -200,18 +211,6 @@ class BlockIndex:
             and (self.folds.find(fold) if fold else NOTHING) == self.fold[block]
             and bool(np.array_equal(self._tokens[block], tokens))
         )
-
-    def _same_folds(self, found: list[Stretch], count: int, folds: Mapping[int, bytes]) -> bool:
-        wanted = {block: fold for block, fold in folds.items() if fold and block < count}
-        if sum(int(np.count_nonzero(self._fold_ids[low:high])) for low, high in found) != len(wanted):
-            return False
-        starts = [self.depth[low] for low, _ in found]
-        for depth, fold in wanted.items():
-            at = bisect_right(starts, depth) - 1
-            known = self.folds.find(fold)
-            if known is None or self.fold[found[at][0] + depth - starts[at]] != known:
-                return False
-        return True
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -287,8 +286,8 @@ class BlockIndex:
             self._vacant = []
         if parent != NO_BLOCK and (run := self._ids.extend(Run(parent, 1), count)) is not None:
             return [run]
-        # Room behind a chain, so that its next turn has consecutive ids too.
-        runs = self._ids.allocate(count, spare=count)
+        # Room to double behind a chain, so that its next turns have consecutive ids too.
+        runs = self._ids.allocate(count, spare=count + (0 if parent == NO_BLOCK else self.depth[parent]))
         if runs is None:
             raise ValueError(f"{count} blocks do not fit: {self._ids.free_count} ids of {self.capacity} are free")
         return runs

@@ -192,6 +192,33 @@ def test_a_decoded_answer_is_reused_in_the_next_turn() -> None:
     assert events.stored == [*turn.keys[:5]]
 
 
+def test_i1_a_chain_scattered_over_the_index_is_compared_as_closely() -> None:
+    store = make_store(64)
+    single = [chain_of(store, run_of(100 * n, 5), root=b"%032d" % n) for n in range(60)]
+    for chain in single:
+        serve(store, chain)
+    for chain in single[::2]:
+        reuse(store, chain)
+    store.evict_to(34, limit=30)  # every second block
+    chain = chain_of(store, run_of(0, 121), folds={17: b"x"})
+    serve(store, chain)
+    check(store)
+    index = store._resident.index
+    tail = index.find(chain.keys[29])
+    assert tail is not None
+    assert len(index.stretches(tail)) > 16
+    assert reuse(store, chain) == 120
+    for place in (0, 67, 119):
+        changed = chain.array(0, 30).copy()
+        assert index.proves(tail, ROOT, changed, {17: b"x"})
+        changed[place] += 1
+        assert not index.proves(tail, ROOT, changed, {17: b"x"})
+    for folds in ({}, {17: b"y"}, {16: b"x"}, {17: b"x", 20: b"x"}):
+        assert not index.proves(tail, ROOT, chain.array(0, 30), folds)
+    assert not index.proves(tail, b"q" * 32, chain.array(0, 30), {17: b"x"})
+    assert not index.proves(tail, ROOT, chain.array(0, 29), {17: b"x"})
+
+
 def test_i2_an_answer_to_declared_text_alone_is_its_callers_own() -> None:
     store = make_store(64)
     build = begin(store, chain_of(store, run_of(0, 8), folds={2: b"alice"}))  # as `marks` gives it
