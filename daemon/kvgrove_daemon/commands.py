@@ -1,0 +1,78 @@
+"""What the core thread is asked to do. Queued from any thread, carried out between engine steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.model_host import HostedModel
+from kvgrove_daemon.warmup import WarmTarget
+from kvgrove_protocol.data import Generate
+
+
+@dataclass(frozen=True)
+class Start:
+    """Answer one prompt for ``peer``."""
+
+    peer: bytes
+    request: Generate
+    arrived: float
+    """Seconds of the core's clock."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The caller of one request has gone."""
+
+    peer: bytes
+    request_id: str
+
+
+@dataclass(frozen=True)
+class PeerLost:
+    """A gateway has gone: all it asked for, and its subscription."""
+
+    peer: bytes
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Send ``peer`` a snapshot and then every batch (``on``), or no more of them."""
+
+    peer: bytes
+    on: bool
+
+
+@dataclass(frozen=True)
+class Host:
+    """A model has been loaded."""
+
+    model: HostedModel
+
+
+@dataclass(frozen=True)
+class Unhost:
+    """A model is planned no more: let go of it once nobody uses it."""
+
+    generation: bytes
+
+
+@dataclass(frozen=True)
+class Warm:
+    """The plan was swapped: these are the warm targets now, and these namespaces' ceilings."""
+
+    targets: Sequence[WarmTarget]
+    ceilings: Mapping[str, int]
+    """Namespace UID -> bytes it may hold on this node."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Reclaim what can no longer be reached. Freshness does not wait for it: the keys are already unformable."""
+
+    cause: RemovalCause
+    namespace_uid: str
+    root: bytes | None = None
+    document: str | None = None
+
+
+Command = Start | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop

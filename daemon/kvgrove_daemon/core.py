@@ -1,0 +1,201 @@
+"""The core thread: cache and engines of one node, one thing at a time.
+
+Commands are carried out between engine steps, so that neither index nor pool ever needs a lock, and a cancel frees the
+node within one prefill chunk or decode step. The plan table is read anew at each admission and each commit: whoever
+swaps it may acknowledge it at once (I3).
+Must not know: sockets, the control link.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.store import Usage
+from kvgrove_daemon.commands import Command, Drop, Follow, Host, PeerLost, Start, Stop, Unhost, Warm
+from kvgrove_daemon.engine.loop import EngineLoop, Finished
+from kvgrove_daemon.followers import Followers
+from kvgrove_daemon.model_host import NodePools
+from kvgrove_daemon.request_runner import RequestRunner, Surroundings
+from kvgrove_daemon.warm_set import Warmth
+from kvgrove_daemon.warmer import Warmer
+from kvgrove_protocol.events import NodeLoad
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+MAX_COMMANDS = 4096
+
+
+@dataclass(frozen=True)
+class Published:
+    """A copy of the core's figures for other threads, made between steps."""
+
+    warmth: Mapping[str, Warmth] = field(default_factory=dict)
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Namespace UID -> blocks dropped because the namespace is gone."""
+
+
+class Core:
+    """Runs in a thread of its own from `start` to `stop`. Only `submit` and `published` are for other threads."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        engine: EngineLoop,
+        pools: NodePools,
+        followers: Followers,
+        *,
+        threads: int,
+        changed: Callable[[], None],
+        died: Callable[[BaseException], None],
+    ) -> None:
+        """``changed``: `published` has news worth a report. ``died``: the thread ended by an error."""
+        self._around = around
+        self._engine = engine
+        self._pools = pools
+        self._followers = followers
+        self._threads = threads
+        self._changed = changed
+        self._died = died
+        self._commands: queue.Queue[Command | None] = queue.Queue(MAX_COMMANDS)
+        self._runner = RequestRunner(around, engine)
+        self._warmer = Warmer(around, self._runner)
+        self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
+        self._next_heartbeat = 0.0
+        self._dropped: dict[str, int] = {}
+        self.published = Published()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> bool:
+        """Queue ``command``; False if the queue is full."""
+        try:
+            self._commands.put_nowait(command)
+        except queue.Full:
+            return False
+        return True
+
+    def stop(self, timeout: float) -> bool:
+        """End the thread after the step under way; False if it did not end in ``timeout`` seconds."""
+        self._commands.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        if self._threads:
+            torch.set_num_threads(self._threads)  # counts for the calling thread only
+        try:
+            while self._take_commands():
+                self._turn()
+        except BaseException as error:
+            log.exception("the core thread ended by an error")
+            self._died(error)
+            raise
+
+    def _take_commands(self) -> bool:
+        """Carry out what is queued; while there is nothing to compute, wait for something or for the next heartbeat."""
+        wait = 0.0
+        if not self._engine.has_work:
+            wait = max(0.0, self._next_heartbeat - self._around.clock())
+        try:
+            command = self._commands.get(timeout=wait) if wait else self._commands.get_nowait()
+            while True:
+                if command is None:
+                    return False
+                self._carry_out(command)
+                command = self._commands.get_nowait()
+        except queue.Empty:
+            return True
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Start():
+                self._runner.start(command)
+            case Stop():
+                self._runner.stop(command.peer, command.request_id)
+            case PeerLost():
+                self._runner.stop_all_of(command.peer)
+                self._followers.remove(command.peer)
+            case Follow():
+                if command.on:
+                    keys = (key for pool in self._pools.all() for key in pool.store.snapshot())
+                    self._followers.add(command.peer, keys, self._load())
+                else:
+                    self._followers.remove(command.peer)
+            case Host():
+                self._runner.host(command.model)
+            case Unhost():
+                self._runner.retire(command.generation)
+            case Warm():
+                self._set_warm(command)
+            case Drop():
+                self._drop(command)
+
+    def _set_warm(self, command: Warm) -> None:
+        self._warmer.targets.replace(command.targets)
+        for pool in self._pools.all():
+            for uid, limit in command.ceilings.items():
+                pool.store.set_ceiling(uid, limit // pool.store.block_bytes if limit else None)
+        self._publish()
+
+    def _drop(self, command: Drop) -> None:
+        blocks = 0
+        for pool in self._pools.all():
+            dropped = pool.store.drop(
+                cause=command.cause, namespace=command.namespace_uid, root=command.root, document=command.document
+            )
+            blocks += dropped.blocks
+        if command.cause is RemovalCause.ERASE:
+            self._dropped[command.namespace_uid] = self._dropped.get(command.namespace_uid, 0) + blocks
+        self._publish()
+
+    def _turn(self) -> None:
+        """One engine step and what belongs around it."""
+        if self._engine.has_work:
+            for event in self._engine.step():
+                self._runner.on_event(event)
+                if isinstance(event, Finished):
+                    self._publish()
+        self._runner.retry_waiting()
+        if self._runner.idle:
+            for pool in self._pools.all():
+                pool.store.relieve()
+            self._warmer.next()  # warm-up yields to live traffic: one target at a time, and only while nobody waits
+        self._runner.let_go()
+        now = self._around.clock()
+        due = now >= self._next_heartbeat
+        if due:
+            self._next_heartbeat = now + HEARTBEAT_S
+            self._publish()
+        self._followers.flush(self._load(), heartbeat=due)
+
+    def _publish(self) -> None:
+        usage: dict[str, Usage] = {}
+        for pool in self._pools.all():
+            for uid, held in pool.store.usage().items():
+                before = usage.get(uid, Usage(0, 0))
+                usage[uid] = Usage(before.blocks + held.blocks, before.bytes + held.bytes)
+        old, new = self.published, Published(self._warmer.warmth(), usage, dict(self._dropped))
+        self.published = new
+        if (old.warmth, old.dropped) != (new.warmth, new.dropped):
+            self._changed()
+
+    def _load(self) -> NodeLoad:
+        stats = self._engine.load()
+        free = sum(pool.store.free_slots for pool in self._pools.all())
+        return NodeLoad(
+            queued_prefill_tokens=stats.queued_prefill_tokens + self._runner.waiting_tokens,
+            running=stats.running,
+            prefill_tokens_per_s=stats.prefill_tokens_per_s,
+            decode_steps_per_s=stats.decode_steps_per_s,
+            free_blocks=free,
+        )

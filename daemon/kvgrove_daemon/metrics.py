@@ -1,0 +1,108 @@
+"""The daemon's metrics. Labels are bounded: namespaces of the plan, reasons, tiers, kinds (I11, I12).
+
+Warm-up is counted apart and left out of the token counters, so that it never flatters a hit ratio (WRM-01).
+"""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.reasons import MissReason
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class MetricsPortInUse(Terminal):
+    code = "port_in_use"
+
+
+class NodeMetrics:
+    """One registry per daemon, so that several can live in one process in tests."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "kvgrove_node_requests_total",
+            "Requests ended, by outcome code",
+            ["namespace", "code"],
+            registry=self.registry,
+        )
+        self.prompt_tokens = Counter(
+            "kvgrove_node_prompt_tokens_total",
+            "Prompt tokens of admitted requests",
+            ["namespace"],
+            registry=self.registry,
+        )
+        self.reused_tokens = Counter(
+            "kvgrove_node_reused_tokens_total",
+            "Prompt tokens taken from the cache",
+            ["namespace", "tier"],
+            registry=self.registry,
+        )
+        self.missed_tokens = Counter(
+            "kvgrove_node_missed_tokens_total",
+            "Prompt tokens computed, by reason",
+            ["namespace", "reason"],
+            registry=self.registry,
+        )
+        self.warmup_tokens = Counter(
+            "kvgrove_node_warmup_tokens_total", "Tokens computed by warm-up", ["namespace"], registry=self.registry
+        )
+        self.queue_seconds = Histogram(
+            "kvgrove_node_queue_seconds", "From arrival to admission", buckets=_SECONDS, registry=self.registry
+        )
+        self.lookup_seconds = Histogram(
+            "kvgrove_node_lookup_seconds",
+            "Keys, match and lease of one prompt",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.ttft_seconds = Histogram(
+            "kvgrove_node_time_to_first_token_seconds",
+            "From arrival to the first token",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.bypassed = Counter(
+            "kvgrove_node_stores_bypassed_total",
+            "Computed blocks that were not stored",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.removed_blocks = Counter(
+            "kvgrove_node_removed_blocks_total", "READY blocks that went, by cause", ["cause"], registry=self.registry
+        )
+        self.blocks = Gauge("kvgrove_node_blocks", "Blocks of the pool by state", ["state"], registry=self.registry)
+        self.frames_dropped = Counter(
+            "kvgrove_node_frames_dropped_total",
+            "Frames and peers dropped on the data socket",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.lease_remaining = Gauge(
+            "kvgrove_node_lease_remaining_seconds",
+            "Seconds of freshness lease left",
+            ["namespace"],
+            registry=self.registry,
+        )
+
+    def count_prompt(
+        self, namespace: str, *, prompt: int, reused: int, tier: str, missed: Mapping[MissReason, int]
+    ) -> None:
+        """One admitted request; ``reused`` + ``missed`` = ``prompt``."""
+        self.prompt_tokens.labels(namespace).inc(prompt)
+        if reused:
+            self.reused_tokens.labels(namespace, tier).inc(reused)
+        for reason, count in missed.items():
+            self.missed_tokens.labels(namespace, reason.value).inc(count)
+
+    def serve(self, address: str, port: int) -> int:
+        """Start the HTTP endpoint; answers the port that was bound. Raises MetricsPortInUse."""
+        try:
+            server, _ = start_http_server(port, address, registry=self.registry)
+        except OSError as error:
+            raise MetricsPortInUse(
+                f"--metrics {address}:{port}: {error.strerror}; choose another port, or 0 for any"
+            ) from None
+        return int(server.server_port)

@@ -1,0 +1,298 @@
+"""A node, put together: control link, data socket, core thread, model loading.
+
+The asyncio side takes plans and frames; the core thread owns cache and engines. A plan is applied in this order: what
+must be remembered is made durable, the table is swapped (from here on the new fence holds), the report goes out, and
+only then are bytes reclaimed and warmed (I3).
+"""
+
+import asyncio
+import logging
+import os
+from random import Random
+
+import zmq
+import zmq.asyncio
+
+from kvgrove_daemon.bodies import BodiesMissing, BodyCache
+from kvgrove_daemon.bundles import bundle_chunk
+from kvgrove_daemon.cache.arena import Arena, CupyArena, SharedMemoryArena
+from kvgrove_daemon.cache.layout import KVLayout
+from kvgrove_daemon.cache.segments import remove_dead_segments, segment_name
+from kvgrove_daemon.commands import Command, Follow, Host, PeerLost, Start, Stop, Unhost, Warm
+from kvgrove_daemon.core import Core
+from kvgrove_daemon.engine.loop import EngineLoop
+from kvgrove_daemon.event_log import EventLog
+from kvgrove_daemon.followers import Followers
+from kvgrove_daemon.gateway_socket import GatewaySocket
+from kvgrove_daemon.memory_file import MemoryFile
+from kvgrove_daemon.metrics import NodeMetrics
+from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
+from kvgrove_daemon.model_loading import ModelLoading
+from kvgrove_daemon.namespaces import PlanTable
+from kvgrove_daemon.plan_effects import ceilings, reclaims
+from kvgrove_daemon.request_runner import Surroundings
+from kvgrove_daemon.residency import LoggedResidency
+from kvgrove_daemon.settings import Settings
+from kvgrove_daemon.warm_set import Warmth
+from kvgrove_daemon.warmup import WarmTarget, wanted_bodies, warm_targets
+from kvgrove_link.clock import boottime
+from kvgrove_link.errors import FetchTimeout
+from kvgrove_link.frames import new_boot_id
+from kvgrove_link.leases import LeaseTable
+from kvgrove_link.member import MemberLink
+from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport, Receipt
+from kvgrove_protocol.data import BundleRequest, Cancel, Error, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
+from kvgrove_protocol.errors import KvgroveError, Terminal
+
+log = logging.getLogger(__name__)
+
+STOP_S = 30.0
+WARM_RETRY_S = 2.0
+
+
+class Node:
+    """One daemon. `run` returns after `stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Binds the data socket. Raises a KvgroveError that names the setting and the cure."""
+        self._settings = settings
+        self.boot = new_boot_id()
+        for name in remove_dead_segments(settings.member, self.boot):
+            log.info("removed %s, left by an earlier boot", name)
+        self._memory = MemoryFile.load(settings.state_dir / "memory.json")
+        self._table = PlanTable()
+        self._leases = LeaseTable()
+        self._receipts: dict[str, Receipt] = {}
+        self.metrics = NodeMetrics()
+        event_log = EventLog(self.boot)
+        self._arenas = 0
+        self._pools = NodePools(self._make_arena, LoggedResidency(event_log))
+        self._context = zmq.asyncio.Context()
+        self._socket = GatewaySocket(
+            zmq.Context.shadow(self._context.underlying),
+            settings.listen,
+            member=settings.member,
+            boot=self.boot,
+            handle=self._on_message,
+            lost=lambda peer: self._submit(PeerLost(peer)),
+            count=lambda kind: self.metrics.frames_dropped.labels(kind).inc(),
+        )
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._plan_changed = asyncio.Event()
+        self._warm_problems: dict[str, KvgroveError] = {}
+
+    @property
+    def address(self) -> str:
+        """Where gateways reach this node."""
+        return self._socket.address
+
+    async def run(self) -> None:
+        """Serve until `stop`. Raises what ended the core thread or the control link, if one of them fails."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._link = MemberLink(
+            self._context,
+            self._settings.control,
+            self._hello,
+            on_plan=self._on_plan,
+            report=self._report,
+            leases=self._leases,
+            random=Random(self.boot),  # noqa: S311 - jitter of reconnections
+        )
+        self._bodies = BodyCache(self._link.fetch)
+        self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._link.report_soon)
+        around = Surroundings(
+            table=lambda: self._table,
+            lease_valid=lambda uid: self._leases.valid(uid, boottime()),
+            send=self._send_from_core,
+            clock=boottime,
+            throwaway=lambda: os.urandom(32),
+            metrics=self.metrics,
+        )
+        event_log = self._pools.sink.log
+        self._core = Core(
+            around,
+            EngineLoop(clock=boottime),
+            self._pools,
+            Followers(event_log, self._send_from_core),
+            threads=self._settings.threads,
+            changed=self._link.report_soon,
+            died=self._on_core_death,
+        )
+        self._core.start()
+        self._socket.start(loop)
+        tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._keep_warm_set_current())]
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await self._close([stopped, *tasks])
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """End `run`: give leases up, finish the step under way, remove the pools."""
+        self._stopping.set()
+
+    async def _close(self, tasks: list["asyncio.Task[None] | asyncio.Task[bool]"]) -> None:
+        if not tasks[1].done():
+            await self._link.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._models.close()
+        if self._failure is None:
+            await asyncio.to_thread(self._core.stop, STOP_S)
+        self._socket.close()
+        self._pools.close()
+        self._context.destroy(0)
+
+    def _on_core_death(self, error: BaseException) -> None:
+        self._failure = error
+        self._loop.call_soon_threadsafe(self._stopping.set)
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: bytes, message: ToNode) -> None:
+        match message:
+            case Generate():
+                if not self._core.submit(Start(peer, message, boottime())):
+                    overloaded = "the node's queue is full: try another one"
+                    refusal = Error(
+                        request_id=message.request_id, code="queue_full", message=overloaded, retryable=True
+                    )
+                    self._socket.send(peer, refusal)
+            case Cancel():
+                self._submit(Stop(peer, message.request_id))
+            case Subscribe():
+                self._submit(Follow(peer, on=True))
+            case Unsubscribe():
+                self._submit(Follow(peer, on=False))
+            case BundleRequest():
+                model = self._models.by_bundle(message.digest)
+                self._socket.send(peer, bundle_chunk(message, model.bundle if model is not None else None))
+            case _:
+                self.metrics.frames_dropped.labels("unexpected").inc()
+
+    def _submit(self, command: Command) -> None:
+        """Queue what must not be lost; the bound is only reached when the core has been stuck for thousands of them."""
+        if not self._core.submit(command):
+            self.metrics.frames_dropped.labels("queue_full").inc()
+
+    def _send_from_core(self, peer: bytes, message: ToGateway) -> None:
+        self._loop.call_soon_threadsafe(self._socket.send, peer, message)
+
+    # -- control -------------------------------------------------------------------------------------------------------
+
+    def _hello(self) -> Hello:
+        return Hello(
+            member=self._settings.member,
+            role=DAEMON,
+            boot=self.boot,
+            pod_uid=self._settings.pod_uid,
+            address=self.address,
+            epochs_seen=dict(self._memory.epochs),
+            namespace_uids=sorted(self._memory.epochs),
+        )
+
+    def _on_plan(self, plan: NodePlan) -> None:
+        old, new = self._table, self._table.apply(plan, self._memory.epochs)
+        if new is old:
+            return
+        self._memory.raise_to({uid: namespace.plan.purge.counter for uid, namespace in new.namespaces.items()})
+        self._table = new  # from here on nothing older is read
+        for name, problem in new.problems.items():
+            log.warning("plan %s, %s: %s: %s", plan.revision, name, problem.code, problem.message)
+        for drop in reclaims(old, new, plan.erase_uids):
+            self._submit(drop)
+        self._models.follow(new.models)
+        self._plan_changed.set()
+
+    def _report(self, report_id: int) -> NodeReport:
+        published, table = self._core.published, self._table
+        namespaces = []
+        for uid, namespace in table.namespaces.items():
+            warmth, usage = published.warmth.get(uid, Warmth()), published.usage.get(uid)
+            problem = table.problems.get(uid) or self._warm_problems.get(uid)
+            self.metrics.lease_remaining.labels(namespace.plan.name).set(self._leases.remaining(uid, boottime()))
+            namespaces.append(
+                NamespaceReport(
+                    uid=uid,
+                    fence=namespace.plan.fence,
+                    purge_counter=namespace.plan.purge.counter,
+                    warm_ready=warmth.ready,
+                    warm_wanted=warmth.wanted,
+                    blocks=usage.blocks if usage is not None else 0,
+                    bytes=usage.bytes if usage is not None else 0,
+                    code=problem.code if problem is not None else "",
+                    message=problem.message if problem is not None else "",
+                )
+            )
+        receipts = [Receipt(uid=uid, places={"host": blocks}) for uid, blocks in published.dropped.items()]
+        return NodeReport(
+            report_id=report_id,
+            applied=table.revision,
+            models=self._models.reports(),
+            namespaces=namespaces,
+            receipts=receipts,
+        )
+
+    # -- models and warm-up --------------------------------------------------------------------------------------------
+
+    async def _load(self, plan: ModelPlan) -> HostedModel:
+        template: str | None = None
+        if plan.chat_template:
+            template = (await self._bodies.get([plan.chat_template]))[plan.chat_template].decode()
+        default_dtype = "float32" if self._settings.device == "cpu" else "bfloat16"
+        cache = self._settings.state_dir / "digests"
+        return await asyncio.to_thread(load_model, plan, template, self._pools, cache, default_dtype=default_dtype)
+
+    def _make_arena(self, layout: KVLayout, slots: int) -> Arena:
+        if self._settings.device == "cuda":
+            return CupyArena(layout, slots)
+        self._arenas += 1
+        return SharedMemoryArena(layout, slots, segment_name(self._settings.member, self.boot, self._arenas))
+
+    def _on_loaded(self, model: HostedModel) -> None:
+        self._submit(Host(model))
+        self._plan_changed.set()
+
+    def _on_unloaded(self, model: HostedModel) -> None:
+        self._submit(Unhost(model.generation))
+
+    async def _keep_warm_set_current(self) -> None:
+        """Resolve the warm targets of each new plan; again after a while where texts could not be had."""
+        while True:
+            await self._plan_changed.wait()
+            self._plan_changed.clear()
+            try:
+                targets = await self._resolve_warm_targets()
+            except (BodiesMissing, FetchTimeout) as error:
+                log.warning("warm-up waits: %s", error)
+                self._loop.call_later(WARM_RETRY_S, self._plan_changed.set)
+                continue
+            self._submit(Warm(targets, ceilings(self._table)))
+
+    async def _resolve_warm_targets(self) -> list[WarmTarget]:
+        table = self._table
+        wanted = {uid: wanted_bodies(namespace) for uid, namespace in table.namespaces.items()}
+        templates = {model.chat_template for model in table.models.values() if model.chat_template}
+        self._bodies.keep(templates.union(*wanted.values()))
+        targets: list[WarmTarget] = []
+        problems: dict[str, KvgroveError] = {}
+        for uid, namespace in table.namespaces.items():
+            model = self._models.model(namespace.plan.model)
+            if model is None or namespace.realm is None:
+                continue
+            bodies = await self._bodies.get(wanted[uid])
+            try:
+                targets += await asyncio.to_thread(
+                    warm_targets, namespace, model.tokenizer, model.inputs.block_size, bodies
+                )
+            except Terminal as error:  # a template that cannot be rendered: requests will say so too
+                problems[uid] = error
+        self._warm_problems = problems
+        self._link.report_soon()
+        return targets

@@ -1,0 +1,46 @@
+"""What has to be done after a plan table was swapped. Pure: two tables in, commands out.
+
+None of it is needed for freshness (the old keys can no longer be formed): it gives bytes back, and says what is gone.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.commands import Drop
+from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
+from kvgrove_protocol.events import HOST
+
+
+def reclaims(old: PlanTable, new: PlanTable, erase_uids: Iterable[str]) -> list[Drop]:
+    """Blocks that no request can reach any more: of gone namespaces, moved roots, changed or withdrawn documents.
+
+    A namespace that moved to another generation keeps the blocks of the old one: a rollback will want them.
+    """
+    drops = [Drop(RemovalCause.ERASE, uid) for uid in sorted(set(erase_uids))]
+    for uid, before in old.namespaces.items():
+        after = new.namespaces.get(uid)
+        if after is None:
+            drops.append(Drop(RemovalCause.VERSION, uid))
+            continue
+        if before.realm is not None and _root_epoch(before) != _root_epoch(after):
+            drops.append(Drop(RemovalCause.VERSION, uid, root=before.realm.shared_realm()))
+            continue
+        drops += [
+            Drop(RemovalCause.VERSION, uid, document=name)
+            for name, document in before.documents.items()
+            if name not in after.documents or after.documents[name].epoch != document.epoch
+        ]
+    return drops
+
+
+def _root_epoch(namespace: HostedNamespace) -> tuple[int, bytes, int]:
+    plan = namespace.plan
+    return (plan.purge.counter, plan.purge.nonce, plan.policy_version)
+
+
+def ceilings(table: PlanTable) -> Mapping[str, int]:
+    """Namespace UID -> bytes it may hold in host memory; 0: no limit but the pool."""
+    return {
+        uid: namespace.plan.quota[HOST].ceiling if HOST in namespace.plan.quota else 0
+        for uid, namespace in table.namespaces.items()
+    }

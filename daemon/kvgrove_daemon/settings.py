@@ -1,0 +1,83 @@
+"""The daemon's command line, checked before anything is started."""
+
+import argparse
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    member: str
+    control: str
+    listen: str
+    state_dir: Path
+    threads: int
+    device: str
+    metrics: tuple[str, int] | None
+    pod_uid: str
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Read ``arguments`` (default: the process's); exits with one line on stderr if one is off."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kvgrove_daemon", description="Owns the KV pools of one node and answers prompts from them."
+    )
+    parser.add_argument("--member", required=True, type=_member, help="this node's name in the fleet (a DNS label)")
+    parser.add_argument(
+        "--control", required=True, type=_endpoint, help="where the operator listens, e.g. tcp://10.0.0.1:7400"
+    )
+    parser.add_argument(
+        "--listen", required=True, type=_endpoint, help="where gateways reach this node; port 0 or * for any"
+    )
+    parser.add_argument("--state-dir", required=True, type=Path, help="what this node must remember across restarts")
+    parser.add_argument(
+        "--threads", type=_positive, default=0, help="CPU threads of the engine (default: torch's own choice)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--metrics", type=_host_port, default=None, help="HOST:PORT of the Prometheus endpoint (default: none)"
+    )
+    parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
+    found = parser.parse_args(arguments)
+    return Settings(
+        member=found.member,
+        control=found.control,
+        listen=re.sub(r":\*$", ":0", found.listen),
+        state_dir=found.state_dir,
+        threads=found.threads,
+        device=found.device,
+        metrics=found.metrics,
+        pod_uid=found.pod_uid,
+    )
+
+
+def _member(text: str) -> str:
+    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,180}[a-z0-9])?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no DNS name: use lower-case letters, digits, '-' and '.'")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    if re.fullmatch(r"tcp://[^/\s]+:(\d+|\*)|ipc://.+", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no endpoint: write tcp://HOST:PORT or ipc://PATH")
+    return text
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads: give 1 or more")
+    return int(text)
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give IP:PORT, e.g. 127.0.0.1:9400") from None
+    if not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: the port must be 0 to 65535")
+    return host.strip("[]"), int(port)

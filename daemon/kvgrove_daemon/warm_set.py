@@ -1,0 +1,70 @@
+"""How warm the declared prefixes are, and which to warm next.
+
+Warmth = READY / wanted blocks of prompts assembled under the current plan. It is measured against the cache, never
+remembered: what was evicted is cold again. Attempts are spaced out, so that a pool that is too small for its warm set
+does not make the node compute for ever (I11).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kvgrove_daemon.warmup import WarmTarget
+
+RETRY_S = 5.0
+RETRY_MAX_S = 300.0
+
+
+@dataclass(frozen=True)
+class Warmth:
+    """Blocks of one namespace's warm set."""
+
+    ready: int = 0
+    wanted: int = 0
+
+
+@dataclass
+class _Entry:
+    target: WarmTarget
+    ready: int = 0
+    attempts: int = 0
+    not_before: float = 0.0
+
+
+@dataclass
+class WarmSet:
+    """The targets of the plan in force. Belongs to the core thread.
+
+    ``ready_blocks(target)`` counts the leading READY blocks of a target.
+    """
+
+    ready_blocks: Callable[[WarmTarget], int]
+    _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
+
+    def replace(self, targets: Iterable[WarmTarget]) -> None:
+        """Keep what is still wanted as it is, take up what is new, forget the rest."""
+        entries: dict[tuple[str, str], _Entry] = {}
+        for target in targets:
+            name = (target.namespace_uid, target.prefix)
+            held = self._entries.get(name)
+            entries[name] = held if held is not None and held.target == target else _Entry(target)
+        self._entries = entries
+
+    def measure(self) -> Mapping[str, Warmth]:
+        """Namespace UID -> warmth, from the cache as it is now."""
+        totals: dict[str, Warmth] = {}
+        for entry in self._entries.values():
+            entry.ready = self.ready_blocks(entry.target)
+            if entry.ready == entry.target.blocks:
+                entry.attempts = 0  # if it gives way to pressure later, it is warmed again without delay
+            before = totals.get(entry.target.namespace_uid, Warmth())
+            totals[entry.target.namespace_uid] = Warmth(before.ready + entry.ready, before.wanted + entry.target.blocks)
+        return totals
+
+    def next(self, now: float, allowed: Callable[[WarmTarget], bool]) -> WarmTarget | None:
+        """A target that is not warm, is ``allowed`` and whose turn has come; it counts as tried from now on."""
+        for entry in self._entries.values():
+            if entry.ready < entry.target.blocks and entry.not_before <= now and allowed(entry.target):
+                entry.not_before = now + min(RETRY_S * 2**entry.attempts, RETRY_MAX_S)
+                entry.attempts = min(entry.attempts + 1, 16)
+                return entry.target
+        return None

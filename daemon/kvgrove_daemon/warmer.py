@@ -1,0 +1,85 @@
+"""Computes warm targets through the same cache and engine as requests, for nobody.
+
+Belongs to the core thread. A target counts only under the plan it was resolved under: another generation or fence makes
+it void, here as everywhere.
+"""
+
+from kvgrove_daemon.active import Active
+from kvgrove_daemon.cache.resident import NoRoom
+from kvgrove_daemon.model_host import HostedModel
+from kvgrove_daemon.namespaces import HostedNamespace
+from kvgrove_daemon.prompts import cached_prompt, chain_of
+from kvgrove_daemon.request_runner import RequestRunner, Surroundings
+from kvgrove_daemon.warm_set import WarmSet, Warmth
+from kvgrove_daemon.warmup import WarmTarget
+from kvgrove_protocol.data import Sampling
+from kvgrove_protocol.identity import Caller
+
+NOBODY = Caller()
+"""Warm targets hold declared text only: no caller's realm is in their keys."""
+
+
+class Warmer:
+    """What is wanted warm, how much of it is, and the next thing to compute."""
+
+    def __init__(self, around: Surroundings, runner: RequestRunner) -> None:
+        self._around = around
+        self._runner = runner
+        self.targets = WarmSet(self._ready_blocks)
+
+    def warmth(self) -> dict[str, Warmth]:
+        """Namespace UID -> READY and wanted blocks, from the cache as it is now."""
+        return self.targets.measure()
+
+    def next(self) -> None:
+        """Start the next target that is not warm, if there is one and it may be warmed now."""
+        target = self.targets.next(self._around.clock(), lambda target: self._home(target) is not None)
+        if target is not None:
+            self._start(target)
+
+    def _home(self, target: WarmTarget) -> tuple[HostedNamespace, HostedModel] | None:
+        """Where ``target`` belongs, if it is what the plan in force wants and this node may store for it now."""
+        namespace = self._around.table().namespaces.get(target.namespace_uid)
+        model = self._runner.models.get(target.generation)
+        if namespace is None or namespace.realm is None or model is None or namespace.plan.suspended:
+            return None
+        if (namespace.realm.generation, namespace.plan.fence) != (target.generation, target.fence):
+            return None
+        return (namespace, model) if self._around.lease_valid(target.namespace_uid) else None
+
+    def _ready_blocks(self, target: WarmTarget) -> int:
+        if (home := self._home(target)) is None:
+            return 0
+        namespace, model = home
+        store = model.pool.store
+        prompt = cached_prompt(namespace, NOBODY, target.tokens, target.spans, store.block_size, self._around.throwaway)
+        return store.ready_blocks(chain_of(store, prompt, target.tokens))
+
+    def _start(self, target: WarmTarget) -> None:
+        if (home := self._home(target)) is None:
+            return
+        namespace, model = home
+        store = model.pool.store
+        prompt = cached_prompt(namespace, NOBODY, target.tokens, target.spans, store.block_size, self._around.throwaway)
+        match = store.match(chain_of(store, prompt, target.tokens))
+        build = store.begin(match)
+        if isinstance(build, NoRoom):
+            match.release()
+            return
+        active = Active(
+            id=self._runner.next_id(),
+            peer=None,
+            request_id="warm-up",
+            namespace_uid=target.namespace_uid,
+            namespace=namespace.plan.name,
+            model=model,
+            fence=target.fence,
+            build=build,
+            prompt_tokens=match.chain.token_count,
+            reused=match.reused_tokens,
+            missed={},
+            arrived=self._around.clock(),
+            zones=prompt.zones,
+            warm=target,
+        )
+        self._runner.run(active, target.tokens, Sampling(temperature=0.0), 0, frozenset())
