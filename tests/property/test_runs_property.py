@@ -1,10 +1,11 @@
-"""`RunAllocator` against a set of free slots: whatever the order of calls, no slot is lost, doubled or handed out twice."""
+"""`RunAllocator` against a set of free slots: in any order of calls, no slot is lost, doubled or handed out twice."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from kvgrove_daemon.cache.runs import Run, RunAllocator, coalesce
 
 SLOTS = 40

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
+
 from kvgrove_daemon.cache.arena import TORCH_DTYPES, SharedMemoryArena
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.segments import segment_name
@@ -21,7 +23,6 @@ from kvgrove_daemon.engine.attention import ATTENTION_NAME, register
 from kvgrove_daemon.engine.model_source import open_model
 from kvgrove_daemon.engine.runner import ModelRunner
 from kvgrove_daemon.engine.sequence import BlockTable, SequenceState, Slice, StepBatch
-from transformers import AutoModelForCausalLM
 
 DECODED = 3
 """Tokens decoded after each prompt; they are given, not sampled, so that two runs stay comparable."""
@@ -105,7 +106,7 @@ class Rig:
         fragmented: bool = False,
         meddle: Callable[[list[list[int]]], None] = lambda _slots: None,
     ) -> list[torch.Tensor]:
-        """The same logits by our engine, all ``prompts`` in each step together, prefixes read from other requests' blocks.
+        """The same logits by our engine, all ``prompts`` in each step, prefixes read from other requests' blocks.
 
         ``meddle`` is called with the slots of the prefixes before anyone reads them.
         """

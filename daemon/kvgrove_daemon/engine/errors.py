@@ -37,3 +37,9 @@ class CacheNotAdvanced(Terminal):
     """The model ran but did not write its KV through our cache: its answers could not be trusted."""
 
     code = "cache_not_advanced"
+
+
+class EngineFailure(Retryable):
+    """The model did not compute a step; nothing is known against the request itself."""
+
+    code = "engine_failure"

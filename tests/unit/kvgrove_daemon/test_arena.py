@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from kvgrove_daemon.cache.arena import SharedMemoryArena
 from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_daemon.cache.segments import SHM, PoolNoRoom, remove_dead_segments, segment_name

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from exactness import Check, Prompt, Rig
+
 from kvgrove_daemon.engine.attention import MAX_VIEWS
 from kvgrove_daemon.engine.families import SUPPORTED
 
@@ -39,7 +40,7 @@ def check(rig: Rig, prompt: Prompt, logits: torch.Tensor) -> Check:
 
 
 def with_neighbours(rig: Rig, subject: Prompt) -> list[Prompt]:
-    """Left: a cold prompt and one in the middle of its reuse. Right: a prompt down to its last token, and a long one."""
+    """Left: a cold prompt and a short reuse. Right: a prompt reused down to its last token, and a long one."""
     left = [rig.prompt(23), rig.prompt(3 * BLOCK + 5, reused=2 * BLOCK)]
     right = [rig.prompt(4 * BLOCK + 1, reused=4 * BLOCK), rig.prompt(9 * BLOCK + 3, reused=BLOCK)]
     return [*left, subject, *right]
