@@ -176,16 +176,16 @@ class KnownChains:
         return best, shared
 
     def _remember(self, chain: Chain, probes: list[int], superseded: _Known | None) -> None:
-        if superseded is not None:
-            self._drop(superseded)
         cost = len(chain.tokens) + _KEY_BYTES * len(chain.keys) + _PROBE_BYTES * len(probes)
         if not probes or cost > self._limit:
-            return
+            return  # and a beginning of it that is known stays so
         known = _Known(chain, probes, cost)
         self._known[known] = None
         self.bytes += cost
         for probe in probes:
             self._by_probe[probe] = known
+        if superseded is not None:
+            self._drop(superseded)
         while self.bytes > self._limit:
             self._drop(next(iter(self._known)))
 
@@ -225,8 +225,10 @@ def _agreement(chain: Chain, root: bytes, tokens: bytes, block_folds: Mapping[in
         return 0
     limit = min(count, len(chain.keys), _first_difference(chain.folds, block_folds))
     values = limit * chain.block_size
+    if tokens.startswith(memoryview(chain.tokens)[: values * TOKEN_BYTES]):  # one memcmp: most often it is a next turn
+        return limit
     same = np.frombuffer(tokens, "<u4", values) == np.frombuffer(chain.tokens, "<u4", values)
-    return limit if same.all() else int(same.argmin()) // chain.block_size
+    return int(same.argmin()) // chain.block_size
 
 
 def _first_difference(one: Mapping[int, bytes], other: Mapping[int, bytes]) -> int:

@@ -102,7 +102,7 @@ class ResidentBlocks:
         if not count:
             return 0, NO_BLOCK
         tail = self.index.find(chain.keys[count - 1])
-        if tail is not None and self.index.proves(tail, chain.root, chain.array(0, count), chain.folds):
+        if tail is not None and self.index.proves(tail, count, chain.root, chain.tokens, chain.folds):
             return count, tail
         # Equal keys for unequal content. It takes a broken hash, so the slow walk may be slow.
         self.collisions += 1

@@ -210,13 +210,13 @@ def test_i1_a_chain_scattered_over_the_index_is_compared_as_closely() -> None:
     assert reuse(store, chain) == 120
     for place in (0, 67, 119):
         changed = chain.array(0, 30).copy()
-        assert index.proves(tail, ROOT, changed, {17: b"x"})
+        assert index.proves(tail, 30, ROOT, changed.tobytes(), {17: b"x"})
         changed[place] += 1
-        assert not index.proves(tail, ROOT, changed, {17: b"x"})
+        assert not index.proves(tail, 30, ROOT, changed.tobytes(), {17: b"x"})
     for folds in ({}, {17: b"y"}, {16: b"x"}, {17: b"x", 20: b"x"}):
-        assert not index.proves(tail, ROOT, chain.array(0, 30), folds)
-    assert not index.proves(tail, b"q" * 32, chain.array(0, 30), {17: b"x"})
-    assert not index.proves(tail, ROOT, chain.array(0, 29), {17: b"x"})
+        assert not index.proves(tail, 30, ROOT, chain.tokens, folds)
+    assert not index.proves(tail, 30, b"q" * 32, chain.tokens, {17: b"x"})
+    assert not index.proves(tail, 29, ROOT, chain.tokens, {17: b"x"})
 
 
 def test_i2_an_answer_to_declared_text_alone_is_its_callers_own() -> None:
