@@ -1,0 +1,137 @@
+"""An answer under way: pieces of text in order, then the account of what it cost.
+
+Closing it, once and in every case, frees the node and counts the request. A stop string ends the answer here and
+cancels the rest at the node.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from kvgrove_gateway.answer_stream import AnswerStream
+from kvgrove_gateway.api.openai_replies import Account, LogprobText, with_text
+from kvgrove_gateway.errors import ApiError, Failed, NodeLost, NodeRefused, SlowClient, Unavailable
+from kvgrove_gateway.metrics import Metrics
+from kvgrove_gateway.output import AnswerText, Piece
+from kvgrove_protocol.data import Done, Started, Token, Usage
+from kvgrove_protocol.reasons import MissReason
+
+OK = "ok"
+CLIENT_GONE = "client_gone"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an answer comes from, and what its prompt met there."""
+
+    namespace: str
+    node: str
+    tier: str
+    """Tier of the reused blocks; empty where nothing was reused."""
+    ttft_s: float
+    prompt_tokens: int
+    reused: int
+    missed: dict[MissReason, int]
+
+
+@dataclass(frozen=True)
+class AnswerPiece:
+    text: str
+    logprobs: tuple[LogprobText, ...]
+
+
+class Answer:
+    """One answer. `pieces` is read once; `close` may be called any number of times."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        first: Token | Done,
+        stream: AnswerStream,
+        text: AnswerText,
+        *,
+        token_text: Callable[[int], str],
+        release: Callable[[], None],
+        metrics: Metrics,
+    ) -> None:
+        self.origin = origin
+        self.finish_reason = ""
+        """``stop`` or ``length`` once all pieces are read."""
+        self._first = first
+        self._stream = stream
+        self._text = text
+        self._token_text = token_text
+        self._release = release
+        self._metrics = metrics
+        self._generated = 0
+        self._usage: Usage | None = None
+        self._outcome = CLIENT_GONE
+        self._closed = False
+
+    @property
+    def account(self) -> Account:
+        """What the answer cost so far; final once all pieces are read."""
+        origin = self.origin
+        usage = self._usage or Usage(
+            prompt=origin.prompt_tokens, reused=origin.reused, completion=self._generated, missed=origin.missed
+        )
+        return Account(usage, origin.node, origin.tier, origin.ttft_s)
+
+    async def pieces(self) -> AsyncIterator[AnswerPiece]:
+        """Text as it becomes certain. Raises ApiError if the answer breaks off."""
+        try:
+            reply: Started | Token | Done = self._first
+            while not isinstance(reply, Done):
+                if isinstance(reply, Token):
+                    for piece in self._take(reply):
+                        yield self._with_text(piece)
+                    if self._text.stopped:
+                        self._end("stop")
+                        return
+                reply = await self._stream.next()
+            if rest := self._text.finish():
+                yield self._with_text(rest)
+            self._usage = reply.usage
+            self._end("stop" if self._text.stopped else reply.finish_reason)
+        except (NodeLost, NodeRefused, SlowClient) as error:
+            ending = _broken_off(error)
+            self._outcome = ending.code
+            if isinstance(error, SlowClient):
+                self._metrics.slow_clients.inc()
+            raise ending from None
+
+    def close(self) -> None:
+        """The caller is done with it or has gone: free the node, count the request."""
+        if self._closed:
+            return
+        self._closed = True
+        self._release()
+        self._metrics.requests.labels(self.origin.namespace, self._outcome).inc()
+        self._metrics.answered(self.origin.namespace, self.account.usage, self.origin.tier)
+
+    def _take(self, reply: Token) -> list[Piece]:
+        pieces = []
+        for token_id, logprob in zip_longest(reply.token_ids, reply.logprobs):
+            self._generated += 1
+            if piece := self._text.add(token_id, logprob):
+                pieces.append(piece)
+            if self._text.stopped:
+                break
+        return pieces
+
+    def _with_text(self, piece: Piece) -> AnswerPiece:
+        ids = {each.token_id for each in piece.logprobs} | {other for each in piece.logprobs for other, _ in each.top}
+        texts = {token_id: self._token_text(token_id) for token_id in ids}
+        return AnswerPiece(piece.text, tuple(with_text(each, texts) for each in piece.logprobs))
+
+    def _end(self, finish_reason: str) -> None:
+        self.finish_reason = finish_reason
+        self._outcome = OK
+
+
+def _broken_off(error: NodeLost | NodeRefused | SlowClient) -> ApiError:
+    if isinstance(error, NodeLost):
+        return Unavailable("The node was lost while it answered: send the request again.", code="node_lost")
+    if isinstance(error, SlowClient):
+        return Failed("The answer was not read fast enough.", code=error.code)
+    return Failed("The node failed while it answered.", code="node_error")

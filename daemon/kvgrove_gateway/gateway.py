@@ -1,0 +1,268 @@
+"""A gateway, put together: control link, node links, HTTP server, in one event loop.
+
+A plan is applied in one step of the loop: from there on every request resolves against it, and only then does the
+report go out that acknowledges it (I3).
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+
+import uvicorn
+import zmq.asyncio
+
+from kvgrove_gateway.app import Api
+from kvgrove_gateway.auth import KeyRing
+from kvgrove_gateway.board import PlanBoard
+from kvgrove_gateway.bodies import BodyStore
+from kvgrove_gateway.chat import Chat
+from kvgrove_gateway.errors import ApiError
+from kvgrove_gateway.fleet import Fleet
+from kvgrove_gateway.metrics import Metrics
+from kvgrove_gateway.namespaces import EMPTY, Directory
+from kvgrove_gateway.node_link import NodeLink
+from kvgrove_gateway.prepare import Preparation
+from kvgrove_gateway.residency import NodeResidency
+from kvgrove_gateway.router.keys import KnownChains
+from kvgrove_gateway.settings import Settings
+from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
+from kvgrove_link.clock import boottime
+from kvgrove_link.frames import new_boot_id
+from kvgrove_link.leases import LeaseTable
+from kvgrove_link.member import MemberLink
+from kvgrove_protocol.control import GATEWAY, Hello, NamespaceReport, NodeEndpoint, NodePlan, NodeReport
+
+log = logging.getLogger(__name__)
+
+KEYS_REFRESH_S = 1.0
+READ_AHEAD_RETRY_S = 1.0
+SWEEP_S = 0.05
+BACKLOG = 2048
+"""Connections the kernel holds while the loop is busy."""
+
+
+class Gateway:
+    """One gateway process. `run` returns after `stop`, once requests are answered or the drain time is over."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        """``listener``: bound, not listening yet. Raises BrokenKeyFile."""
+        limits = settings.limits
+        self._settings = settings
+        self._listener = listener
+        self._boot = new_boot_id()
+        self._random = Random(self._boot)  # noqa: S311 - jitter of reconnections
+        self._metrics = Metrics()
+        self._keys = KeyRing(settings.keys, on_failure=self._metrics.key_file_failures.inc)
+        self._context = zmq.asyncio.Context()
+        self._board = PlanBoard()
+        self._leases = LeaseTable()
+        self._link = MemberLink(
+            self._context,
+            settings.control,
+            self._hello,
+            on_plan=self._on_plan,
+            report=self._report,
+            leases=self._leases,
+            random=self._random,
+        )
+        self._threads = AssemblyThreads(limits.assembly_threads, limits.assemblies)
+        self._fleet = Fleet(self._make_link, limits=limits, metrics=self._metrics, clock=time.perf_counter)
+        self._bodies = BodyStore(self._link.fetch, max_bytes=limits.bodies_bytes, timeout_s=limits.body_fetch_s)
+        self._tokenizers = TokenizerStore(
+            self._fleet.bundle, self._threads, keep=limits.tokenizers, timeout_s=limits.bundle_fetch_s
+        )
+        preparation = Preparation(
+            self._bodies,
+            self._tokenizers,
+            self._threads,
+            KnownChains(limits.known_segments),
+            throwaway=lambda: os.urandom(32),
+        )
+        chat = Chat(
+            self._board,
+            preparation,
+            self._fleet,
+            lease_remaining=lambda uid: self._leases.remaining(uid, boottime()),
+            limits=limits,
+            metrics=self._metrics,
+            clock=time.perf_counter,
+        )
+        api = Api(
+            keys=self._keys,
+            board=self._board,
+            chat=chat,
+            health=self,
+            metrics=self._metrics,
+            refresh_metrics=self._refresh_metrics,
+            limits=limits,
+            clock=time.perf_counter,
+            new_id=lambda: secrets.token_hex(12),
+        )
+        self._server = _Server(
+            uvicorn.Config(
+                api.application(),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=limits.drain_s,
+            )
+        )
+        self._plan_changed = asyncio.Event()
+        self._draining = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until `stop`. Raises what ended the control link, if it ends by itself (Superseded)."""
+        helpers = [
+            asyncio.create_task(self._link.run(), name="control link"),
+            asyncio.create_task(self._refresh_keys(), name="keys"),
+            asyncio.create_task(self._read_ahead(), name="read-ahead"),
+            asyncio.create_task(self._sweep(), name="sweep"),
+        ]
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
+        try:
+            done, _ = await asyncio.wait([serving, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            self.stop()
+            await serving
+            for task in done:
+                task.result()
+        finally:
+            await self._close(helpers)
+
+    def stop(self) -> None:
+        """Take no new requests, answer those under way, then end `run`."""
+        self._draining = True
+        self._server.should_exit = True
+
+    async def _close(self, helpers: list["asyncio.Task[None]"]) -> None:
+        if not helpers[0].done():
+            await self._link.close()
+        for task in helpers:
+            task.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        await self._fleet.close()
+        self._threads.close()
+        self._context.destroy(0)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def not_ready_reason(self) -> str | None:
+        """Why no request should come here now; None if all is well."""
+        directory = self._board.current
+        if self._draining:
+            return "draining"
+        if directory is EMPTY:
+            return "no plan from the operator yet"
+        if not self._fleet.ready:
+            return "no node is connected"
+        if directory.namespaces and not any(model.generation for model in directory.models()):
+            return "no model is ready on the nodes yet"
+        return None
+
+    # -- control ---------------------------------------------------------------------------------------------------
+
+    def _hello(self) -> Hello:
+        return Hello(
+            member=self._settings.member,
+            role=GATEWAY,
+            boot=self._boot,
+            namespace_uids=sorted(namespace.uid for namespace in self._board.current.namespaces),
+        )
+
+    def _on_plan(self, plan: NodePlan) -> None:
+        gone = {namespace.name for namespace in self._board.current.namespaces}
+        directory = Directory.of(plan)
+        self._board.publish(directory)
+        self._fleet.follow(plan.nodes)
+        self._bodies.retain(directory.body_digests())
+        self._metrics.forget(gone - {namespace.name for namespace in directory.namespaces})
+        self._plan_changed.set()
+        log.info(
+            "plan %d.%d: %d namespaces, %d models, %d nodes",
+            *(plan.revision.term, plan.revision.n, len(plan.namespaces), len(plan.models), len(plan.nodes)),
+        )
+
+    def _report(self, report_id: int) -> NodeReport:
+        directory = self._board.current
+        return NodeReport(
+            report_id=report_id,
+            applied=directory.revision,
+            namespaces=[
+                NamespaceReport(uid=each.uid, fence=each.fence, purge_counter=each.purge.counter)
+                for each in directory.namespaces
+            ],
+        )
+
+    def _make_link(self, endpoint: NodeEndpoint, residency: NodeResidency) -> NodeLink:
+        return NodeLink(
+            self._context,
+            endpoint,
+            member=self._settings.member,
+            boot=self._boot,
+            residency=residency,
+            limits=self._settings.limits,
+            metrics=self._metrics,
+            clock=boottime,
+            random=self._random,
+        )
+
+    # -- beside requests -------------------------------------------------------------------------------------------
+
+    async def _refresh_keys(self) -> None:
+        while True:
+            await asyncio.sleep(KEYS_REFRESH_S)
+            await asyncio.to_thread(self._keys.refresh)
+
+    async def _read_ahead(self) -> None:
+        """Fetch texts and tokenizers of a new plan before a request has to wait for them; again until all are here."""
+        while True:
+            await self._plan_changed.wait()
+            self._plan_changed.clear()
+            directory = self._board.current
+            await self._bodies.prefetch(directory.body_digests())
+            missing = False
+            for model in directory.models():
+                try:
+                    if model.tokenizer_bundle:
+                        await self._tokenizers.get(model.tokenizer_bundle)
+                except ApiError:
+                    missing = True
+            if missing:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(READ_AHEAD_RETRY_S):
+                        await self._plan_changed.wait()
+                self._plan_changed.set()
+
+    async def _sweep(self) -> None:
+        """Take what closed slots left behind out of the index, a little at a time."""
+        while True:  # noqa: ASYNC110 - paced on purpose: it must never take the loop for long
+            await asyncio.sleep(0 if self._fleet.index.sweep() else SWEEP_S)
+
+    def _refresh_metrics(self) -> None:
+        metrics, directory, now = self._metrics, self._board.current, boottime()
+        metrics.index_blocks.set(len(self._fleet.index))
+        metrics.index_dropped.set(self._fleet.index.dropped)
+        metrics.plan_term.set(directory.revision.term)
+        metrics.plan_number.set(directory.revision.n)
+        for state, count in self._fleet.states().items():
+            metrics.nodes.labels(state).set(count)
+        for namespace in directory.namespaces:
+            metrics.lease_seconds.labels(namespace.name).set(self._leases.remaining(namespace.uid, now))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: the process has one owner of signals, `__main__`."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,98 @@
+"""HTTP beneath the API: bodies with a bound, callers that leave, errors in OpenAI's shape, streamed answers.
+
+Written against ASGI where FastAPI's own helpers leave a gap: a caller that leaves must free its node at once, also
+while the prompt is still computed and also from the middle of a stream.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TypeVar
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from kvgrove_gateway.errors import ApiError, BadRequest, TooLarge
+
+T = TypeVar("T")
+
+BODY_S = 30.0
+"""A body that takes longer to arrive is given up."""
+
+JSON = "application/json"
+
+
+class ClientGone(Exception):
+    """Nobody is there any more to be answered."""
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body; raises TooLarge beyond ``limit`` bytes without reading on, BadRequest if it comes too slowly."""
+    too_large = TooLarge(f"The body is larger than {limit} bytes: shorten the messages.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError:
+        raise BadRequest(f"The body did not arrive within {BODY_S:.0f} s.", code="body_timeout") from None
+    return b"".join(parts)
+
+
+async def unless_gone(request: Request, work: Coroutine[None, None, T]) -> T:
+    """The result of ``work``, which is cancelled when the caller leaves first: raises ClientGone then.
+
+    To be used after the body was read: from then on the only thing to receive is the caller's leaving.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            if not task.done():
+                task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. ``closed`` is called once sending is over, however it ends."""
+
+    def __init__(self, events: AsyncIterator[bytes], closed: Callable[[], None]) -> None:
+        # X-Accel-Buffering: common proxies would otherwise collect tokens until the answer is whole.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._closed = closed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._closed()
+
+
+def error_response(error: ApiError) -> Response:
+    return Response(msgspec.json.encode(error.body()), error.status, error.headers(), JSON)
+
+
+def http_error_response(error: HTTPException) -> Response:
+    """Paths and methods that do not exist, in OpenAI's shape too."""
+    body = {"message": str(error.detail), "type": "invalid_request_error", "param": None, "code": "no_such_endpoint"}
+    return Response(msgspec.json.encode({"error": body}), error.status_code, error.headers, JSON)

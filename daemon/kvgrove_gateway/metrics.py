@@ -1,0 +1,115 @@
+"""What the gateway counts. Labels are bounded: namespaces of the plan, closed lists of reasons, codes and tiers.
+
+Never a user, key, model text or prompt (I12). A namespace that leaves the plan takes its series along.
+"""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from kvgrove_protocol.data import Usage
+
+NO_NAMESPACE = "-"
+"""Label of requests that named none that exists for the caller."""
+
+_TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DECISION_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05)
+
+
+class Metrics:
+    """One registry per gateway, so that two can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self.requests = Counter(
+            "kvgrove_gateway_requests",
+            "Chat requests by outcome (`ok` or the error code)",
+            ["namespace", "outcome"],
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            "kvgrove_prompt_tokens", "Prompt tokens of answered requests", ["namespace"], registry=registry
+        )
+        self.reused_tokens = Counter(
+            "kvgrove_reused_tokens", "Prompt tokens whose KV was reused", ["namespace", "tier"], registry=registry
+        )
+        self.missed_tokens = Counter(
+            "kvgrove_missed_tokens",
+            "Prompt tokens that were computed, by reason",
+            ["namespace", "reason"],
+            registry=registry,
+        )
+        self.completion_tokens = Counter(
+            "kvgrove_completion_tokens", "Tokens generated", ["namespace"], registry=registry
+        )
+        self.ttft = Histogram(
+            "kvgrove_time_to_first_token_seconds",
+            "From the request's arrival to its first token",
+            ["namespace"],
+            buckets=_TTFT_BUCKETS,
+            registry=registry,
+        )
+        self.decision = Histogram(
+            "kvgrove_router_decision_seconds", "Time to choose a node", buckets=_DECISION_BUCKETS, registry=registry
+        )
+        self.route_fallbacks = Counter(
+            "kvgrove_router_fallbacks",
+            "Decisions made by load alone because the deadline had passed",
+            registry=registry,
+        )
+        self.retries = Counter(
+            "kvgrove_gateway_retries", "Requests sent or resolved again, by reason", ["reason"], registry=registry
+        )
+        self.resyncs = Counter(
+            "kvgrove_router_resyncs", "Snapshots asked for, by reason", ["reason"], registry=registry
+        )
+        self.malformed = Counter(
+            "kvgrove_gateway_malformed_frames", "Frames from nodes that were dropped", registry=registry
+        )
+        self.link_losses = Counter(
+            "kvgrove_gateway_node_losses", "Links to nodes that were given up, by reason", ["reason"], registry=registry
+        )
+        self.key_file_failures = Counter(
+            "kvgrove_gateway_key_file_failures", "Broken keys files that were not taken over", registry=registry
+        )
+        self.slow_clients = Counter(
+            "kvgrove_gateway_slow_clients", "Requests cancelled because the caller did not read", registry=registry
+        )
+        self.denied = Counter(
+            "kvgrove_gateway_denied", "Requests refused for who the caller is", ["code"], registry=registry
+        )
+        self.in_flight = Gauge("kvgrove_gateway_requests_in_flight", "Requests under way", registry=registry)
+        self.index_blocks = Gauge("kvgrove_router_index_blocks", "Blocks known to the router", registry=registry)
+        self.index_dropped = Gauge(
+            "kvgrove_router_index_dropped", "Blocks that found no room in the index", registry=registry
+        )
+        self.nodes = Gauge("kvgrove_gateway_nodes", "Nodes by link state", ["state"], registry=registry)
+        self.lease_seconds = Gauge(
+            "kvgrove_gateway_lease_remaining_seconds", "Freshness lease left", ["namespace"], registry=registry
+        )
+        self.plan_term = Gauge("kvgrove_gateway_plan_term", "Term of the applied plan", registry=registry)
+        self.plan_number = Gauge(
+            "kvgrove_gateway_plan_number", "Number of the applied plan within its term", registry=registry
+        )
+
+    def answered(self, namespace: str, usage: Usage, tier: str) -> None:
+        """Account one answer; the sums equal what callers were told."""
+        self.prompt_tokens.labels(namespace).inc(usage.prompt)
+        self.completion_tokens.labels(namespace).inc(usage.completion)
+        self.reused_tokens.labels(namespace, tier or "none").inc(usage.reused)
+        for reason, count in usage.missed.items():
+            self.missed_tokens.labels(namespace, reason.value).inc(count)
+
+    def forget(self, namespaces: Iterable[str]) -> None:
+        """Drop the series of namespaces that are gone."""
+        labelled = (
+            self.requests, self.prompt_tokens, self.reused_tokens, self.missed_tokens,
+            self.completion_tokens, self.ttft, self.lease_seconds,
+        )  # fmt: skip
+        for namespace in namespaces:
+            for metric in labelled:
+                metric.remove_by_labels({"namespace": namespace})
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)

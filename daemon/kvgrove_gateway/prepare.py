@@ -1,0 +1,83 @@
+"""A resolved request -> the prompt to send and the keys to route by.
+
+The texts and the tokenizer are waited for on the loop; rendering, tokenising and keying run in the assembly threads.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvgrove_gateway.bodies import BodyStore
+from kvgrove_gateway.errors import BadRequest, Unavailable
+from kvgrove_gateway.namespaces import Resolution, reference
+from kvgrove_gateway.router.keys import KnownChains
+from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
+from kvgrove_prompt.assembly import DocumentBody, Message, PrefixBody, assemble
+from kvgrove_prompt.prompt import Prompt
+from kvgrove_prompt.tokenizer import PromptTokenizer
+from kvgrove_protocol.chain import folds
+from kvgrove_protocol.errors import Terminal
+
+
+@dataclass(frozen=True)
+class Prepared:
+    prompt: Prompt
+    tokenizer: PromptTokenizer
+    keys: Sequence[bytes]
+    """Block keys as the nodes compute them; empty where the request is served cold."""
+
+
+class Preparation:
+    """Turns resolutions into prompts. On the event loop; the work is done in ``threads``."""
+
+    def __init__(
+        self,
+        bodies: BodyStore,
+        tokenizers: TokenizerStore,
+        threads: AssemblyThreads,
+        known: KnownChains,
+        *,
+        throwaway: Callable[[], bytes],
+    ) -> None:
+        """``throwaway``: fresh random bytes for realms that nobody shares."""
+        self._bodies = bodies
+        self._tokenizers = tokenizers
+        self._threads = threads
+        self._known = known
+        self._throwaway = throwaway
+
+    async def prepare(self, resolution: Resolution, messages: Sequence[Message]) -> Prepared:
+        """Raises BadRequest for messages the template refuses, Unavailable or Busy where parts cannot be had now."""
+        bundle = resolution.model.tokenizer_bundle
+        if not bundle:
+            raise Unavailable("The model is not ready yet: try again later.", code="model_not_ready")
+        texts = await self._bodies.get(resolution.body_digests())
+        tokenizer = await self._tokenizers.get(bundle)
+        prefix = resolution.prefix
+        prefix_body = None if prefix is None else PrefixBody(name=prefix.name, text=texts[prefix.body])
+        documents = [
+            DocumentBody(ref=reference(each), name=each.name, version=each.version, text=texts[each.body])
+            for each in resolution.documents
+        ]
+
+        def build() -> Prepared:
+            prompt = assemble(tokenizer, messages, prefix=prefix_body, documents=documents)
+            return Prepared(prompt, tokenizer, self._keys(resolution, prompt))
+
+        try:
+            return await self._threads.run(build)
+        except Terminal as error:
+            if isinstance(error, BadRequest):
+                raise
+            raise BadRequest(
+                f"The prompt cannot be assembled: {error.message}.", field=error.field, code=error.code
+            ) from None
+
+    def _keys(self, resolution: Resolution, prompt: Prompt) -> list[bytes]:
+        if resolution.fence is None or resolution.namespace.suspended:
+            return []
+        realm = resolution.realm
+        private = realm.private_realm(resolution.namespace.isolation, resolution.caller, throwaway=self._throwaway)
+        block_size = resolution.model.block_size
+        return self._known.keys(
+            realm.shared_realm(), prompt.tokens, folds(prompt.spans, private, block_size), block_size=block_size
+        )

@@ -1,0 +1,109 @@
+"""Command line -> Settings. Nothing here opens a file or a socket."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvgrove_protocol.errors import Terminal
+
+
+class BadSettings(Terminal):
+    """An option whose value cannot be used."""
+
+    code = "bad_settings"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every bound of the gateway in one place (I11). Reaching one is counted or answered, never silent."""
+
+    body_bytes: int = 8 << 20
+    """Largest HTTP request body: 413 beyond."""
+    requests: int = 512
+    """Requests under way at once: 429 beyond."""
+    assemblies: int = 128
+    """Prompts waiting for a tokeniser thread: 429 beyond."""
+    assembly_threads: int = 2
+    stream_messages: int = 4096
+    """Unread answer messages of one request: beyond, the caller is too slow and the request is cancelled."""
+    attempts: int = 4
+    """Nodes tried, and resolutions made, for one request."""
+    plan_wait_s: float = 2.0
+    """How long a request waits for a newer plan after a node refused its fence."""
+    node_silence_s: float = 5.0
+    """A node heard this long ago is down (it sends a heartbeat every second)."""
+    node_send_queue: int = 1024
+    bodies_bytes: int = 256 << 20
+    body_fetch_s: float = 5.0
+    bundle_bytes: int = 256 << 20
+    bundle_fetch_s: float = 30.0
+    tokenizers: int = 16
+    index_blocks: int = 4_000_000
+    known_segments: int = 32_768
+    sessions: int = 65_536
+    route_deadline_s: float = 0.020
+    drain_s: int = 30
+    """How long requests under way may go on after SIGTERM."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    member: str
+    """This gateway's name among the members."""
+    control: str
+    """ZeroMQ address of the planner."""
+    host: str
+    port: int
+    """0: any free one."""
+    keys: Path
+    address_file: Path | None = None
+    """Written with the bound address once it is known, for whoever asked for port 0."""
+    log_level: str = "INFO"
+    limits: Limits = field(default_factory=Limits)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` or ``[IPV6]:PORT``; raises BadSettings."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+        raise BadSettings(f"--listen {text}: expected HOST:PORT, for example 127.0.0.1:8080", field="listen")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Settings from the command line; raises BadSettings, or SystemExit where argparse answers itself."""
+    parser = argparse.ArgumentParser(prog="kvgrove-gateway", description="OpenAI-compatible front of a kvgrove fleet.")
+    parser.add_argument("--member", required=True, metavar="NAME", help="this gateway's name among the members")
+    parser.add_argument("--control", required=True, metavar="ADDRESS", help="planner, for example tcp://127.0.0.1:7400")
+    parser.add_argument(
+        "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="HTTP address; port 0: any free"
+    )
+    parser.add_argument("--keys", required=True, type=Path, metavar="FILE", help="API keys (YAML, hashed)")
+    parser.add_argument("--address-file", type=Path, metavar="FILE", help="write the bound http:// address here")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    defaults = Limits()
+    parser.add_argument("--max-body-bytes", type=int, default=defaults.body_bytes, metavar="N")
+    parser.add_argument("--max-requests", type=int, default=defaults.requests, metavar="N", help="under way at once")
+    parser.add_argument("--node-silence", type=float, default=defaults.node_silence_s, metavar="SECONDS")
+    parser.add_argument("--drain", type=int, default=defaults.drain_s, metavar="SECONDS", help="after SIGTERM")
+    options = parser.parse_args(arguments)
+    host, port = parse_listen(options.listen)
+    for name in ("max_body_bytes", "max_requests", "node_silence"):
+        if getattr(options, name) <= 0:
+            raise BadSettings(f"--{name.replace('_', '-')}: must be above 0", field=name)
+    return Settings(
+        member=options.member,
+        control=options.control,
+        host=host,
+        port=port,
+        keys=options.keys,
+        address_file=options.address_file,
+        log_level=options.log_level,
+        limits=Limits(
+            body_bytes=options.max_body_bytes,
+            requests=options.max_requests,
+            node_silence_s=options.node_silence,
+            drain_s=options.drain,
+        ),
+    )
