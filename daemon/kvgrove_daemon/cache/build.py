@@ -17,7 +17,7 @@ import numpy as np
 
 from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
 from kvgrove_daemon.cache.chains import Chain, KeyFunction, KnownChains
-from kvgrove_daemon.cache.index import NewBlocks, Tokens
+from kvgrove_daemon.cache.incoming import NewBlocks, Tokens
 from kvgrove_daemon.cache.match import Match
 from kvgrove_daemon.cache.resident import NoRoom, ResidentBlocks
 from kvgrove_protocol.chain import TOKEN_BYTES

@@ -68,9 +68,9 @@ def marks(spans: Sequence[Span], private_realm: bytes, block_size: int) -> Marks
     return Marks(folds([*spans, answer], private_realm, block_size), documents)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Chain:
-    """A prompt as the cache sees it. Immutable, and ``keys`` must not be changed by anyone."""
+    """A prompt as the cache sees it. Immutable, and ``keys`` must not be changed by anyone. No ``repr``: see I12."""
 
     namespace: str
     root: bytes
@@ -92,7 +92,7 @@ class Chain:
         return np.frombuffer(self.tokens, "<u4", (stop - first) * size, first * size * TOKEN_BYTES)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Known:
     chain: Chain
     probes: list[int]

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
+from kvgrove_daemon.cache.incoming import NewBlocks, Tokens
 from kvgrove_daemon.cache.interned import NOTHING, Interned
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.runs import Run, RunAllocator
 
 Ints = npt.NDArray[np.int32]
-Tokens = npt.NDArray[np.uint32]
 Stretch = tuple[int, int]
 """Block ids ``[low, high)``, each the parent of the next."""
 
@@ -51,43 +50,6 @@ def _joined(stretches: Sequence[Stretch]) -> Ints:
     ends = np.cumsum(lengths, dtype=np.int32)
     shifts = bounds[:, 0] - (ends - lengths)
     return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(shifts, lengths)
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlocks:
-    """Whole, computed blocks of one chain, in order, that are to become resident."""
-
-    namespace: str
-    root: bytes
-    keys: Sequence[bytes]
-    tokens: Tokens
-    """Of all blocks, flat."""
-    slots: Sequence[int]
-    folds: Mapping[int, tuple[bytes, tuple[str, ...]]]
-    """Offset within `keys` -> (fold, its documents), where there is a fold."""
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def tokens_of(self, at: int) -> Tokens:
-        size = len(self.tokens) // len(self.keys)
-        return self.tokens[at * size : (at + 1) * size]
-
-    def fold_of(self, at: int) -> bytes:
-        return self.folds[at][0] if at in self.folds else b""
-
-    def part(self, first: int, stop: int) -> NewBlocks:
-        if first == 0 and stop == len(self.keys):
-            return self
-        size = len(self.tokens) // len(self.keys)
-        return NewBlocks(
-            self.namespace,
-            self.root,
-            self.keys[first:stop],
-            self.tokens[first * size : stop * size],
-            self.slots[first:stop],
-            {at - first: fold for at, fold in self.folds.items() if first <= at < stop},
-        )
 
 
 class BlockIndex:

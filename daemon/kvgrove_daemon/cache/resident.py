@@ -19,7 +19,8 @@ from kvgrove_daemon.cache.blocks import BlockState
 from kvgrove_daemon.cache.chains import Chain
 from kvgrove_daemon.cache.eviction import EvictionPolicy
 from kvgrove_daemon.cache.history import Ghosts, RemovalCause
-from kvgrove_daemon.cache.index import BlockIndex, Ints, NewBlocks
+from kvgrove_daemon.cache.incoming import NewBlocks
+from kvgrove_daemon.cache.index import BlockIndex, Ints
 from kvgrove_daemon.cache.leases import NO_BLOCK, LeaseTable
 from kvgrove_daemon.cache.runs import Run, RunAllocator
 from kvgrove_protocol.reasons import BypassReason

@@ -279,6 +279,15 @@ def test_tokens_that_are_no_uint32_are_refused() -> None:
         make_store(4).keys(ROOT, b"abcde", namespace="ns")
 
 
+def test_i12_no_token_shows_in_a_representation() -> None:
+    store = make_store(8)
+    chain = chain_of(store, tokens([0x41424344] * 5))
+    match = store.match(chain)
+    for thing in (chain, match, store.begin(match)):
+        assert "DCBA" not in repr(thing)
+        assert repr(chain.keys[0]) not in repr(thing)
+
+
 def test_a_match_is_used_once() -> None:
     store = make_store(8)
     match = store.match(chain_of(store, run_of(0, 5)))
