@@ -6,11 +6,12 @@ Pure but for the marks' randomness and the template's clock.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import msgspec
 
 from kvgrove_prompt.errors import InvalidMessages, TemplateUnsupported
-from kvgrove_prompt.layout import DocumentBody, Part, PrefixBody, lay_out
+from kvgrove_prompt.layout import DocumentBody, Layout, Part, PrefixBody, lay_out
 from kvgrove_prompt.prompt import Prompt, Segment, pack_tokens
 from kvgrove_prompt.roles import ASSISTANT, SYSTEM, USER, Message, SystemRole, normalise
 from kvgrove_prompt.template import ChatTemplate
@@ -19,7 +20,7 @@ from kvgrove_protocol.chain import Span, SpanKind
 
 __all__ = ["DocumentBody", "Message", "PrefixBody", "SystemRole", "assemble", "assemble_prefix"]
 
-_SHARED = (SpanKind.TEMPLATE, SpanKind.PREFIX, SpanKind.DOCUMENT)
+TEMPLATE_ORIGIN = "template"
 
 
 def assemble(
@@ -74,34 +75,40 @@ def assemble_prefix(
     little or nothing is shared then). Raises as `assemble` does, if the template refuses every shape.
     """
     template = _template_of(tokenizer)
-    common: list[Part] | None = None
-    refusal: InvalidMessages | None = None
-    for messages in _SHAPES:
-        try:
-            pieces = _pieces(
-                template,
-                messages,
-                prefix=prefix,
-                documents=documents,
-                add_generation_prompt=True,
-                system_role=system_role or _default_system_role(template),
-            )
-        except InvalidMessages as error:
-            refusal = error
-            continue
-        common = pieces if common is None else list(_common_leading(common, pieces))
-    if common is None:
-        raise refusal or InvalidMessages("messages", "have no shape to try")
-    return _tokenise(tokenizer, _shared_leading(common))
+    common = _common_to_all(
+        template, prefix=prefix, documents=documents, system_role=system_role or _default_system_role(template)
+    )
+    return _tokenise(tokenizer, _up_to_declared(common))
 
 
-# Shapes of requests, with texts that have nothing in common: system text or none, one turn or several.
+# Shapes of requests, with texts that have nothing in common: system text or none, one turn or several, blank ones too.
 _SHAPES = (
     [Message(USER, "1")],
     [Message(SYSTEM, "2"), Message(USER, "3")],
     [Message(USER, "4"), Message(ASSISTANT, "5"), Message(USER, "6")],
     [Message(SYSTEM, "7"), Message(USER, "8"), Message(ASSISTANT, "9"), Message(USER, "0")],
+    [Message(USER, ""), Message(ASSISTANT, ""), Message(USER, "")],
 )
+
+
+def _common_to_all(
+    template: ChatTemplate, *, prefix: PrefixBody | None, documents: Sequence[DocumentBody], system_role: SystemRole
+) -> list[Part]:
+    """The leading pieces, none of them private, of requests of every shape that the template takes."""
+    common: list[Part] | None = None
+    refusal: InvalidMessages | None = None
+    for messages in _SHAPES:
+        layout = lay_out(messages, prefix=prefix, documents=documents, system_role=system_role)
+        try:
+            pieces = _rendered(template, layout, add_generation_prompt=True)
+        except InvalidMessages as error:
+            refusal = error
+            continue
+        shared = list(takewhile(lambda piece: piece.kind is not SpanKind.PRIVATE, pieces))
+        common = shared if common is None else list(_common_leading(common, shared))
+    if common is None:
+        raise refusal or InvalidMessages("messages", "have no shape to try")
+    return common
 
 
 def _template_of(tokenizer: PromptTokenizer) -> ChatTemplate:
@@ -126,44 +133,36 @@ def _pieces(
     add_generation_prompt: bool,
     system_role: SystemRole,
 ) -> list[Part]:
-    """The rendered prompt in order, each piece with the origin and kind of the part it came from."""
+    """The pieces of a request in order, with their origins and kinds."""
     layout = lay_out(messages, prefix=prefix, documents=documents, system_role=system_role)
-    rendered = template.render(layout.turns, add_generation_prompt=add_generation_prompt)
-    pieces = [
-        Part(piece.text, "template", SpanKind.TEMPLATE)
-        if piece.content is None
-        else msgspec.structs.replace(layout.parts[piece.content], text=piece.text)
-        for piece in rendered
-    ]
-    seen = {piece.content for piece in rendered}
-    hidden = any(part.kind is SpanKind.PRIVATE and number not in seen for number, part in enumerate(layout.parts))
-    return _nothing_hidden(pieces) if hidden else pieces
-
-
-def _nothing_hidden(pieces: list[Part]) -> list[Part]:
-    """``pieces`` of a prompt with blank contents, which lie somewhere within scaffolding.
-
-    How many turns a caller leaves blank is the caller's matter too: behind the declared text all scaffolding counts as
-    private, so that it never meets another realm's blocks (I2).
-    """
-    shared = len(_shared_leading(pieces)) if any(_is_declared(piece) for piece in pieces) else 0
+    pieces = _rendered(template, layout, add_generation_prompt=add_generation_prompt)
+    seen = {piece.origin for piece in pieces}
+    if all(part.origin in seen for part in layout.parts):
+        return pieces
+    # Blank contents lie somewhere within scaffolding. How many turns a caller leaves blank is the caller's matter too:
+    # what is not common to all requests counts as private, so that it never meets another realm's blocks (I2).
+    common = _common_to_all(template, prefix=prefix, documents=documents, system_role=system_role)
+    shared = len(list(_common_leading(common, pieces)))
     return pieces[:shared] + [
         msgspec.structs.replace(piece, kind=SpanKind.PRIVATE) if piece.kind is SpanKind.TEMPLATE else piece
         for piece in pieces[shared:]
     ]
 
 
-def _shared_leading(pieces: Sequence[Part]) -> list[Part]:
-    """The leading pieces before anything private, up to the last declared one (all of them if none is declared)."""
-    leading: list[Part] = []
-    for piece in pieces:
-        if piece.kind not in _SHARED:
-            break
-        leading.append(piece)
-    if any(_is_declared(piece) for piece in leading):
-        while not _is_declared(leading[-1]):
-            leading.pop()
-    return leading
+def _rendered(template: ChatTemplate, layout: Layout, *, add_generation_prompt: bool) -> list[Part]:
+    """The rendered prompt in order, each piece with the origin and kind of the part it came from."""
+    return [
+        Part(piece.text, TEMPLATE_ORIGIN, SpanKind.TEMPLATE)
+        if piece.content is None
+        else msgspec.structs.replace(layout.parts[piece.content], text=piece.text)
+        for piece in template.render(layout.turns, add_generation_prompt=add_generation_prompt)
+    ]
+
+
+def _up_to_declared(pieces: list[Part]) -> list[Part]:
+    """``pieces`` up to the last declared one; all of them if none is."""
+    last = max((index for index, piece in enumerate(pieces) if _is_declared(piece)), default=len(pieces) - 1)
+    return pieces[: last + 1]
 
 
 def _is_declared(piece: Part) -> bool:
@@ -183,7 +182,7 @@ def _tokenise(tokenizer: PromptTokenizer, pieces: Sequence[Part]) -> Prompt:
     segments: list[Segment] = []
     for index, piece in enumerate(pieces):
         start = len(ids)
-        if piece.origin == "template":
+        if piece.origin == TEMPLATE_ORIGIN:
             ids += tokenizer.encode_control(piece.text, start=index == 0)
         else:
             ids += tokenizer.encode_text(piece.text)

@@ -7,9 +7,10 @@ import json
 import tempfile
 from pathlib import Path
 
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
 from kvgrove_prompt.bundle import pack
 from kvgrove_prompt.tokenizer import PromptTokenizer
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 MARKERS = [
     "<|endoftext|>",
@@ -127,7 +128,8 @@ EOS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>", "gemma
 
 
 def corpus() -> list[str]:
-    words = "the cache of a prompt holds what many requests share and a question comes after it so ask kindly".split()
+    text = "the cache of a prompt holds what many requests share and a question comes after it so ask kindly"
+    words = text.split()
     lines = [" ".join(words[i % 7 :: 1 + i % 3]) + f". Numbered {i}, isn't it?\n" for i in range(200)]
     return [*lines, "système naïve Grüße 你好世界 🙂🌲 system user assistant document version name\n" * 4]
 
