@@ -188,6 +188,7 @@ class Core:
         self.published = new
         if (old.warmth, old.dropped) != (new.warmth, new.dropped):
             self._changed()
+        self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
 
     def _load(self) -> NodeLoad:
         stats = self._engine.load()

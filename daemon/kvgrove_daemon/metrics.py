@@ -3,12 +3,14 @@
 Warm-up is counted apart and left out of the token counters, so that it never flatters a hit ratio (WRM-01).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.store import StoreStats
 from kvgrove_protocol.errors import Terminal
-from kvgrove_protocol.reasons import MissReason
+from kvgrove_protocol.reasons import BypassReason, MissReason
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -22,6 +24,7 @@ class NodeMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._shown: dict[tuple[int, str], int] = {}
         self.requests = Counter(
             "kvgrove_node_requests_total",
             "Requests ended, by outcome code",
@@ -96,6 +99,21 @@ class NodeMetrics:
             self.reused_tokens.labels(namespace, tier).inc(reused)
         for reason, count in missed.items():
             self.missed_tokens.labels(namespace, reason.value).inc(count)
+
+    def show_stores(self, stats: Sequence[StoreStats]) -> None:
+        """Gauges and counters of the node's pools, summed. Counters of the stores only grow."""
+        for state in ("free", "ready", "retiring", "private"):
+            self.blocks.labels(state).set(sum(getattr(store, state) for store in stats))
+        for cause in RemovalCause:
+            self._raise(self.removed_blocks, cause.value, sum(store.removed.get(cause, 0) for store in stats))
+        for reason in BypassReason:
+            self._raise(self.bypassed, reason.value, sum(store.bypassed.get(reason, 0) for store in stats))
+
+    def _raise(self, counter: Counter, label: str, total: int) -> None:
+        shown = self._shown.get((id(counter), label), 0)
+        if total > shown:
+            counter.labels(label).inc(total - shown)
+            self._shown[id(counter), label] = total
 
     def serve(self, address: str, port: int) -> int:
         """Start the HTTP endpoint; answers the port that was bound. Raises MetricsPortInUse."""

@@ -30,7 +30,7 @@ from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
 from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import PlanTable
 from kvgrove_daemon.plan_effects import ceilings, reclaims
-from kvgrove_daemon.request_runner import Surroundings
+from kvgrove_daemon.request_runner import Surroundings, queue_full
 from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_daemon.settings import Settings
 from kvgrove_daemon.warm_set import Warmth
@@ -41,7 +41,7 @@ from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport, Receipt
-from kvgrove_protocol.data import BundleRequest, Cancel, Error, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
+from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.errors import KvgroveError, Terminal
 
 log = logging.getLogger(__name__)
@@ -159,11 +159,7 @@ class Node:
         match message:
             case Generate():
                 if not self._core.submit(Start(peer, message, boottime())):
-                    overloaded = "the node's queue is full: try another one"
-                    refusal = Error(
-                        request_id=message.request_id, code="queue_full", message=overloaded, retryable=True
-                    )
-                    self._socket.send(peer, refusal)
+                    self._socket.send(peer, queue_full(message.request_id))
             case Cancel():
                 self._submit(Stop(peer, message.request_id))
             case Subscribe():

@@ -44,6 +44,7 @@ def cached_prompt(
     caller: Caller,
     tokens: bytes,
     spans: Sequence[Span],
+    *,
     block_size: int,
     throwaway: Callable[[], bytes],
 ) -> CachedPrompt:

@@ -1,7 +1,7 @@
 """One request after another through cache and engine: admit, match, compute, commit, account (DESIGN section 5).
 
-Belongs to the core thread. Every way out of a request gives its build back exactly once; where the cache may not be used
-the request is computed cold, never failed (I7).
+Belongs to the core thread. Every way out of a request gives its build back exactly once; where the cache may not be
+used the request is computed cold, never failed (I7).
 """
 
 from collections import deque
@@ -53,6 +53,17 @@ class Surroundings:
     metrics: NodeMetrics
 
 
+def refusal(command: Start, code: str, message: str, *, retryable: bool = False) -> Error:
+    """The answer to a request that is not begun."""
+    return Error(request_id=command.request.request_id, code=code, message=message, retryable=retryable)
+
+
+def queue_full(request_id: str) -> Error:
+    """The answer where a bound on waiting requests is reached."""
+    full = "too many requests wait on this node: try another one, or later"
+    return Error(request_id=request_id, code="queue_full", message=full, retryable=True)
+
+
 class RequestRunner:
     """All requests of a node, of all its models."""
 
@@ -102,9 +113,7 @@ class RequestRunner:
     def start(self, command: Start) -> None:
         """Begin ``command``, or let it wait its turn for room, or refuse it."""
         if len(self._waiting) >= MAX_WAITING:
-            self._refuse(
-                command, "queue_full", "the node has too many requests waiting: try another one", retryable=True
-            )
+            self._refuse(command, queue_full(command.request.request_id))
         elif self._waiting or not self._try(command):
             self._waiting.append(command)
 
@@ -136,22 +145,20 @@ class RequestRunner:
         admission = admit(request, self._around.table(), lease_valid=self._around.lease_valid(request.namespace_uid))
         namespace = admission.namespace
         if admission.verdict is Verdict.REFUSE or namespace is None:
-            self._refuse(command, admission.code, admission.message, retryable=admission.retryable)
+            self._refuse(command, refusal(command, admission.code, admission.message, retryable=admission.retryable))
             return True
         model = self.models.get(request.generation)
         if model is None:
-            self._refuse(command, "not_ready", "the model is still loading on this node", retryable=True)
+            self._refuse(command, refusal(command, "not_ready", "the model is still loading here", retryable=True))
             return True
         try:
             count = check_tokens(request.tokens, request.spans, model.runner.shape.vocab_size)
         except KvgroveError as error:
-            self._refuse(command, error.code, error.message)
+            self._refuse(command, refusal(command, error.code, error.message))
             return True
         if count >= model.max_model_len:
-            limit = model.max_model_len
-            self._refuse(
-                command, "context_length_exceeded", f"{count} prompt tokens; the model takes fewer than {limit}"
-            )
+            too_long = f"{count} prompt tokens; the model takes fewer than {model.max_model_len}"
+            self._refuse(command, refusal(command, "context_length_exceeded", too_long))
             return True
         return self._begin(command, admission, namespace, model, count)
 
@@ -163,7 +170,12 @@ class RequestRunner:
         prompt: CachedPrompt | None = None
         if admission.verdict is Verdict.WARM:
             prompt = cached_prompt(
-                namespace, request.caller, request.tokens, request.spans, store.block_size, self._around.throwaway
+                namespace,
+                request.caller,
+                request.tokens,
+                request.spans,
+                block_size=store.block_size,
+                throwaway=self._around.throwaway,
             )
             match = store.match(chain_of(store, prompt, request.tokens))
             missed = self._explain(model, match, prompt, count)
@@ -175,7 +187,8 @@ class RequestRunner:
             match.release()
             if self._active:
                 return False
-            self._refuse(command, "no_room", "the pool has no room for this prompt: raise spec.pool", retryable=True)
+            no_room = "the pool has no room for this prompt: raise spec.pool"
+            self._refuse(command, refusal(command, "no_room", no_room, retryable=True))
             return True
         self._around.metrics.lookup_seconds.observe(self._around.clock() - began)
         self._around.metrics.queue_seconds.observe(began - command.arrived)
@@ -302,9 +315,8 @@ class RequestRunner:
         active.build.fail()
         del self._active[active.id]
         retryable = isinstance(error, Retryable)
-        self._send(
-            active, Error(request_id=active.request_id, code=error.code, message=error.message, retryable=retryable)
-        )
+        answer = Error(request_id=active.request_id, code=error.code, message=error.message, retryable=retryable)
+        self._send(active, answer)
         self._count(active, error.code)
 
     # -- out -----------------------------------------------------------------------------------------------------------
@@ -323,8 +335,7 @@ class RequestRunner:
         if active.peer is not None:
             self._around.send(active.peer, message)
 
-    def _refuse(self, command: Start, code: str, message: str, *, retryable: bool = False) -> None:
-        request_id = command.request.request_id
-        self._around.send(command.peer, Error(request_id=request_id, code=code, message=message, retryable=retryable))
+    def _refuse(self, command: Start, error: Error) -> None:
+        self._around.send(command.peer, error)
         namespace = self._around.table().namespaces.get(command.request.namespace_uid)
-        self._around.metrics.requests.labels(namespace.plan.name if namespace else "", code).inc()
+        self._around.metrics.requests.labels(namespace.plan.name if namespace else "", error.code).inc()

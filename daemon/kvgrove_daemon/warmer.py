@@ -4,11 +4,13 @@ Belongs to the core thread. A target counts only under the plan it was resolved 
 it void, here as everywhere.
 """
 
+from collections.abc import Mapping
+
 from kvgrove_daemon.active import Active
 from kvgrove_daemon.cache.resident import NoRoom
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace
-from kvgrove_daemon.prompts import cached_prompt, chain_of
+from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of
 from kvgrove_daemon.request_runner import RequestRunner, Surroundings
 from kvgrove_daemon.warm_set import WarmSet, Warmth
 from kvgrove_daemon.warmup import WarmTarget
@@ -27,7 +29,7 @@ class Warmer:
         self._runner = runner
         self.targets = WarmSet(self._ready_blocks)
 
-    def warmth(self) -> dict[str, Warmth]:
+    def warmth(self) -> Mapping[str, Warmth]:
         """Namespace UID -> READY and wanted blocks, from the cache as it is now."""
         return self.targets.measure()
 
@@ -47,12 +49,22 @@ class Warmer:
             return None
         return (namespace, model) if self._around.lease_valid(target.namespace_uid) else None
 
+    def _prompt(self, namespace: HostedNamespace, model: HostedModel, target: WarmTarget) -> CachedPrompt:
+        return cached_prompt(
+            namespace,
+            NOBODY,
+            target.tokens,
+            target.spans,
+            block_size=model.pool.store.block_size,
+            throwaway=self._around.throwaway,
+        )
+
     def _ready_blocks(self, target: WarmTarget) -> int:
         if (home := self._home(target)) is None:
             return 0
         namespace, model = home
         store = model.pool.store
-        prompt = cached_prompt(namespace, NOBODY, target.tokens, target.spans, store.block_size, self._around.throwaway)
+        prompt = self._prompt(namespace, model, target)
         return store.ready_blocks(chain_of(store, prompt, target.tokens))
 
     def _start(self, target: WarmTarget) -> None:
@@ -60,7 +72,7 @@ class Warmer:
             return
         namespace, model = home
         store = model.pool.store
-        prompt = cached_prompt(namespace, NOBODY, target.tokens, target.spans, store.block_size, self._around.throwaway)
+        prompt = self._prompt(namespace, model, target)
         match = store.match(chain_of(store, prompt, target.tokens))
         build = store.begin(match)
         if isinstance(build, NoRoom):
