@@ -1,0 +1,225 @@
+"""Who holds leases on what, until when as the planner counts, and how each stands to the newest fence.
+
+The part of the ledger that knows namespaces and boots, not connections. Pure; rules 1 to 3 of `members` are kept here.
+Every change of what must be durable marks the member; `flush` says what to persist.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kvgrove_operator.member_events import Issued, MemberRecord, Persist
+from kvgrove_operator.standing import Change, Standing, step
+from kvgrove_protocol.control import DAEMON, NodeReport, Revision
+from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.fence import Fence
+
+CLOCK_MARGIN = 1e-3
+"""Two machines' clocks are taken to run at rates that differ by less than this (NTP slews by at most 5e-4)."""
+
+
+@dataclass(frozen=True)
+class Invalidation:
+    """The newest fence of a namespace, and how many of its recorded holders stand how (I8)."""
+
+    fence: Fence | None
+    """None: the namespace is to be erased."""
+    confirmed: int
+    expired: int
+    gone: int
+    pending: int
+
+    @property
+    def complete(self) -> bool:
+        """No request admitted from now on meets anything older (I3)."""
+        return self.pending == 0
+
+
+@dataclass
+class _Holder:
+    member: str
+    boot: str
+    role: str
+    seconds: float
+    """As on record."""
+    deadline: float
+    """When the last lease granted to it has run out at the latest, by the planner's clock."""
+    standing: Standing
+    over: bool = False
+    """Another boot has taken its member's place."""
+
+
+@dataclass
+class _Namespace:
+    issued: Issued | None = None
+    since: Revision | None = None
+    """Revision that first carried what is in force now; None: this planner has issued nothing yet."""
+    gone: int = 0
+    """Holders that went since then."""
+    holders: dict[tuple[str, str], _Holder] = field(default_factory=dict)
+
+
+class Holders:
+    """All holders of all namespaces. ``records``: from earlier planners, each counted as valid from ``now`` on."""
+
+    def __init__(self, records: Iterable[MemberRecord], now: float) -> None:
+        self._namespaces: dict[str, _Namespace] = {}
+        self._dirty: set[str] = set()
+        for record in records:
+            holder = _Holder(
+                record.member,
+                record.boot,
+                record.role,
+                record.seconds,
+                now + record.seconds * (1 + CLOCK_MARGIN),
+                Standing.PENDING,
+            )
+            namespace = self._namespaces.setdefault(record.uid, _Namespace())
+            namespace.holders[record.member, record.boot] = holder
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def issue(self, planned: Mapping[str, Issued], revision: Revision, now: float) -> None:
+        """Take ``planned`` as in force. Raises Malformed where a fence falls: that planner has lost its memory."""
+        for uid, issued in planned.items():
+            before = self._namespaces.get(uid)
+            if before is not None and before.issued is not None and not issued.fence.covers(before.issued.fence):
+                raise Malformed(f"namespaces[{uid}].fence", "is older than the one issued before: fences never fall")
+        for uid, issued in planned.items():
+            namespace = self._namespaces.setdefault(uid, _Namespace())
+            if namespace.issued is None or issued.fence != namespace.issued.fence:
+                _renew(namespace, revision)
+            namespace.issued = issued
+        for uid, namespace in self._namespaces.items():
+            if uid not in planned and (namespace.issued is not None or namespace.since is None):
+                _renew(namespace, revision)
+                namespace.issued = None
+        self.settle(now)
+
+    def acknowledge(self, member: str, boot: str, role: str, report: NodeReport) -> list[str]:
+        """Note what ``report`` confirms; the UIDs of planned namespaces whose newest fence the member enforces.
+
+        What is to be erased is confirmed by no longer being reported, and by a daemon with a receipt as well.
+        """
+        enforced = {namespace.uid: namespace.fence for namespace in report.namespaces}
+        receipts = {receipt.uid for receipt in report.receipts}
+        confirmed: list[str] = []
+        for uid, namespace in self._namespaces.items():
+            if namespace.since is None or report.applied < namespace.since:
+                continue
+            if namespace.issued is not None:
+                fence = enforced.get(uid)
+                if fence is None or not fence.covers(namespace.issued.fence):
+                    continue
+                confirmed.append(uid)
+            elif uid in enforced or (role == DAEMON and uid not in receipts):
+                continue
+            if (holder := namespace.holders.get((member, boot))) is not None:
+                holder.standing = step(holder.standing, Change.ACKED)
+        self._forget_erased()
+        return confirmed
+
+    def grant(self, uid: str, member: str, boot: str, role: str, now: float) -> float:
+        """Record a lease on ``uid``, whose newest fence the member has just confirmed; its seconds."""
+        namespace = self._namespaces[uid]
+        if namespace.issued is None:
+            raise Malformed(uid, "is not planned: nothing may be granted on it")
+        seconds = namespace.issued.lease_seconds
+        ends = now + seconds * (1 + CLOCK_MARGIN)
+        holder = namespace.holders.get((member, boot))
+        if holder is None:
+            namespace.holders[member, boot] = _Holder(member, boot, role, seconds, ends, Standing.CONFIRMED)
+            self._dirty.add(member)
+            return seconds
+        if seconds > holder.seconds or (seconds < holder.seconds and ends >= holder.deadline):
+            holder.seconds = seconds
+            self._dirty.add(member)
+        holder.deadline = max(holder.deadline, ends)
+        return seconds
+
+    def supersede(self, member: str, boot: str) -> None:
+        """``boot`` is the living one of ``member``; the leases of others run out, they may still be running."""
+        for _, holder in self._all():
+            if holder.member == member:
+                holder.over = holder.boot != boot
+
+    def leave(self, member: str, boot: str | None = None) -> None:
+        """``boot`` (None: every boot) of ``member`` will never use a lease again."""
+        for namespace, holder in self._all():
+            if holder.member == member and boot in (None, holder.boot):
+                self._drop(namespace, holder)
+        self._forget_erased()
+
+    def settle(self, now: float) -> None:
+        """Draw the consequences of time."""
+        for namespace, holder in self._all():
+            if now < holder.deadline:
+                continue
+            if holder.over:
+                self._drop(namespace, holder)
+            else:
+                holder.standing = step(holder.standing, Change.RAN_OUT)
+        self._forget_erased()
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> list[Persist]:
+        """What has to be durable before anything is sent; each change is said once."""
+        members, self._dirty = sorted(self._dirty), set()
+        return [Persist(member, self.records(member)) for member in members]
+
+    def records(self, member: str | None = None) -> tuple[MemberRecord, ...]:
+        """The durable records, of one member or of all; in a stable order."""
+        records = [
+            MemberRecord(uid=uid, member=holder.member, boot=holder.boot, role=holder.role, seconds=holder.seconds)
+            for uid, namespace in self._namespaces.items()
+            for holder in namespace.holders.values()
+            if member in (None, holder.member)
+        ]
+        return tuple(sorted(records, key=lambda record: (record.member, record.uid, record.boot)))
+
+    def invalidation(self, uid: str) -> Invalidation | None:
+        """How the newest fence of ``uid`` stands; None for a namespace that is neither planned nor held."""
+        namespace = self._namespaces.get(uid)
+        if namespace is None:
+            return None
+        counts = dict.fromkeys(Standing, 0)
+        for holder in namespace.holders.values():
+            counts[holder.standing] += 1
+        return Invalidation(
+            fence=namespace.issued.fence if namespace.issued is not None else None,
+            confirmed=counts[Standing.CONFIRMED],
+            expired=counts[Standing.EXPIRED],
+            gone=namespace.gone,
+            pending=counts[Standing.PENDING],
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _all(self) -> Iterator[tuple[_Namespace, _Holder]]:
+        """Safe against removal while it is walked."""
+        for namespace in self._namespaces.values():
+            for holder in tuple(namespace.holders.values()):
+                yield namespace, holder
+
+    def _drop(self, namespace: _Namespace, holder: _Holder) -> None:
+        holder.standing = step(holder.standing, Change.LEFT)
+        del namespace.holders[holder.member, holder.boot]
+        namespace.gone += 1
+        self._dirty.add(holder.member)
+
+    def _forget_erased(self) -> None:
+        erased = [
+            uid
+            for uid, namespace in self._namespaces.items()
+            if namespace.issued is None
+            and namespace.since is not None
+            and all(holder.standing is Standing.CONFIRMED for holder in namespace.holders.values())
+        ]
+        for uid in erased:
+            self._dirty |= {holder.member for holder in self._namespaces.pop(uid).holders.values()}
+
+
+def _renew(namespace: _Namespace, revision: Revision) -> None:
+    namespace.since, namespace.gone = revision, 0
+    for holder in namespace.holders.values():
+        holder.standing = step(holder.standing, Change.ISSUED)

@@ -1,0 +1,55 @@
+"""What the fleet reports, as far as plans depend on it.
+
+Pure. Taken from the members that are connected now: what those who are not said is in the planner's own state.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kvgrove_operator.members import MemberView
+from kvgrove_protocol.control import DAEMON, ModelReport
+from kvgrove_protocol.fence import Fence
+
+READY = "ready"
+
+
+@dataclass(frozen=True)
+class Observed:
+    daemons: frozenset[str] = frozenset()
+    """Names of the daemons that are connected."""
+    models: Mapping[str, Mapping[str, ModelReport]] = field(default_factory=dict)
+    """Model name -> daemon -> its report."""
+    fences_seen: Mapping[str, Fence] = field(default_factory=dict)
+    """Namespace UID -> the highest counters that any member has ever applied."""
+    erased: Collection[str] = ()
+    """UIDs of removed namespaces for which all evidence is there."""
+
+
+def observe(members: Iterable[MemberView], erased: Collection[str] = ()) -> Observed:
+    """What ``members`` said last: in their Hello and in their latest report."""
+    daemons: set[str] = set()
+    models: dict[str, dict[str, ModelReport]] = {}
+    fences: dict[str, Fence] = {}
+    for view in members:
+        for uid, counter in view.hello.epochs_seen.items():
+            fences[uid] = _higher(fences.get(uid), Fence(counter, 0, 0))
+        if view.hello.role == DAEMON:
+            daemons.add(view.hello.member)
+        if view.report is None:
+            continue
+        for namespace in view.report.namespaces:
+            fences[namespace.uid] = _higher(fences.get(namespace.uid), namespace.fence)
+        if view.hello.role == DAEMON:
+            for model in view.report.models:
+                models.setdefault(model.name, {})[view.hello.member] = model
+    return Observed(frozenset(daemons), models, fences, frozenset(erased))
+
+
+def _higher(one: Fence | None, other: Fence) -> Fence:
+    if one is None:
+        return other
+    return Fence(
+        purge=max(one.purge, other.purge),
+        documents=max(one.documents, other.documents),
+        access=max(one.access, other.access),
+    )

@@ -1,0 +1,138 @@
+"""One namespace: from its declared state and what was in force to what is in force next. Pure.
+
+Purges, access changes and changed or withdrawn texts always apply, whatever else is wrong with the namespace: they are
+what somebody relies on being gone. What cannot be met (a model that does not exist, an alias that is taken, a text that
+cannot be had) leaves that part on its last good value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvgrove_crds.namespace import PromptCacheNamespace
+from kvgrove_crds.namespace_access import TierQuota
+from kvgrove_crds.reasons import ConditionReason
+from kvgrove_operator.aliases import AliasClaims
+from kvgrove_operator.contents import contents
+from kvgrove_operator.epochs import UNSEEN, access, purge
+from kvgrove_operator.generations import Models
+from kvgrove_operator.observed import Observed
+from kvgrove_operator.plan_problems import PlanProblem, of_namespace
+from kvgrove_operator.plan_state import Mint, NamespaceState
+from kvgrove_protocol.control import NamespacePlan, QuotaPlan
+from kvgrove_protocol.identity import Isolation
+
+
+@dataclass(frozen=True)
+class PlannedNamespace:
+    state: NamespaceState
+    plan: NamespacePlan | None
+    """None: no model has ever been there to serve it."""
+    bodies: Mapping[bytes, bytes]
+    problems: tuple[PlanProblem, ...]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all namespaces of one planning share."""
+
+    models: Models
+    aliases: AliasClaims
+    observed: Observed
+    kept: Mapping[bytes, bytes]
+    mint: Mint
+
+
+def plan_namespace(
+    uid: str, resource: PromptCacheNamespace, before: NamespaceState | None, around: Surroundings, *, returned: bool
+) -> PlannedNamespace:
+    """``returned``: it had been deleted, and its erasure is not known to be complete."""
+    spec, name = resource.spec, resource.api_name
+    seen = around.observed.fences_seen.get(uid, UNSEEN)
+    problems: list[PlanProblem] = []
+    texts = contents(spec, before, around.kept, seen=seen.documents)
+    problems += [
+        of_namespace(
+            name,
+            ConditionReason.CONTENT_NOT_FOUND,
+            f"{path}: its ConfigMap or key does not exist; what was in force for it stays",
+        )
+        for path in texts.missing
+    ]
+    granted, refused = around.aliases.of(uid, spec.aliases)
+    problems += [
+        of_namespace(
+            name,
+            ConditionReason.ALIAS_CONFLICT,
+            f"spec.aliases: {alias} is another namespace's already; choose another, or remove it there first",
+        )
+        for alias in refused
+    ]
+    wanted = spec.model_version_ref.name
+    if wanted not in around.models.states:
+        problems.append(
+            of_namespace(
+                name,
+                ConditionReason.MODEL_VERSION_NOT_FOUND,
+                f"spec.modelVersionRef: there is no usable ModelVersion {wanted}; create it or correct the name",
+            )
+        )
+    who = access(spec, before, seen)
+    state = NamespaceState(
+        name=name,
+        purge=purge(spec, before, seen, returned=returned, mint=around.mint),
+        purge_epoch=spec.purge.epoch,
+        policy_version=spec.access.policy_version,
+        document_revision=texts.revision,
+        documents=texts.documents,
+        prefixes=texts.prefixes,
+        access_revision=who.revision,
+        access=who.digest,
+        aliases=granted,
+        model=_serving(wanted, before.model if before is not None else "", around),
+        secret=before.secret if before is not None and before.secret else around.mint.secret(),
+    )
+    if not state.model:
+        return PlannedNamespace(state, None, texts.bodies, tuple(problems))
+    warm = [*texts.prefixes] if spec.warmup.prefixes is None else list(spec.warmup.prefixes)
+    plan = NamespacePlan(
+        uid=uid,
+        name=name,
+        aliases=[*granted],
+        model=state.model,
+        isolation=Isolation(spec.isolation),
+        tenants=[*spec.access.tenants] if spec.access.tenants is not None else None,
+        scopes=[*spec.access.scopes],
+        policy_version=spec.access.policy_version,
+        purge=state.purge,
+        fence=state.fence,
+        documents=texts.document_plans(),
+        prefixes=texts.prefix_plans(),
+        warm=[] if spec.suspend else [prefix for prefix in warm if prefix in texts.prefixes],
+        quota=_quota({"device": spec.quota.device, "host": spec.quota.host, "disk": spec.quota.disk}),
+        lease_seconds=spec.freshness.lease.seconds,
+        fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
+        suspended=spec.suspend,
+        secret=state.secret,
+    )
+    return PlannedNamespace(state, plan, texts.bodies, tuple(problems))
+
+
+def _serving(wanted: str, active: str, around: Surroundings) -> str:
+    """The model that serves: the last one that did, until the wanted one is ready on every daemon.
+
+    Where the last one never had a generation nothing is given up, and the wanted one takes its place at once.
+    """
+    models = around.models
+    if wanted == active or wanted not in models.states:
+        return active if active in models.states else ""
+    if not models.named(active) or models.ready_everywhere(wanted, around.observed):
+        return wanted
+    return active
+
+
+def _quota(tiers: Mapping[str, TierQuota]) -> dict[str, QuotaPlan]:
+    return {
+        tier: QuotaPlan(floor=quota.floor.bytes, ceiling=quota.ceiling.bytes if quota.ceiling is not None else 0)
+        for tier, quota in tiers.items()
+        if quota.floor.bytes or quota.ceiling is not None
+    }

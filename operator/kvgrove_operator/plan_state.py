@@ -1,0 +1,86 @@
+"""What a planner must remember: durable before the plan that rests on it is sent.
+
+Counters only rise, and what they name is never named again; so a planner that forgot would make old blocks readable.
+The state holds the namespaces' secrets: keep it as one keeps keys.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from kvgrove_protocol.control import ModelPlan
+from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.identity import GenerationInputs, Purge
+
+
+class Mint(Protocol):
+    """Where fresh randomness comes from; injected, so that planning stays pure."""
+
+    def nonce(self) -> bytes:
+        """16 random bytes."""
+
+    def secret(self) -> bytes:
+        """32 random bytes."""
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class DocumentEntry(_State, frozen=True, kw_only=True):
+    """One document as it is planned now."""
+
+    version: str
+    digest: bytes
+    scopes: tuple[str, ...] = ()
+    epoch: int
+
+
+class PrefixEntry(_State, frozen=True, kw_only=True):
+    """One prefix as it is planned now."""
+
+    version: str
+    digest: bytes
+    documents: tuple[str, ...] = ()
+
+
+class NamespaceState(_State, frozen=True, kw_only=True):
+    """One namespace, by UID."""
+
+    name: str
+    """``<k8s namespace>/<name>``."""
+    purge: Purge
+    purge_epoch: int
+    """``spec.purge.epoch`` for which the purge was minted."""
+    policy_version: int
+    document_revision: int
+    """Rises with each change of a declared text."""
+    documents: dict[str, DocumentEntry] = {}
+    prefixes: dict[str, PrefixEntry] = {}
+    access_revision: int
+    """Rises with each change of who may use the namespace."""
+    access: bytes
+    """Digest of who may use it."""
+    aliases: tuple[str, ...] = ()
+    model: str = ""
+    """The ModelVersion that serves; empty while none ever did."""
+    secret: bytes
+    """Empty once destroyed."""
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(purge=self.purge.counter, documents=self.document_revision, access=self.access_revision)
+
+
+class ModelState(_State, frozen=True, kw_only=True):
+    """One ModelVersion, by name: the plan for it, and what its generation was computed from once it was named."""
+
+    plan: ModelPlan
+    inputs: GenerationInputs | None = None
+
+
+class PlanState(_State, frozen=True, kw_only=True):
+    namespaces: dict[str, NamespaceState] = {}
+    removed: dict[str, NamespaceState] = {}
+    """Deleted, and not yet erased everywhere; kept so that one that returns goes on above its old counters."""
+    models: dict[str, ModelState] = {}
