@@ -21,7 +21,7 @@ import ctypes
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -86,11 +86,21 @@ class ChildStatus:
 
 
 class Child:
-    """One supervised process. ``start`` once; ``changed`` is called after every change of state, in the event loop."""
+    """One supervised process. ``start`` once.
 
-    def __init__(self, spec: ChildSpec, policy: RestartPolicy, changed: Callable[["Child"], None]) -> None:
+    ``changed`` is called after every change of state. ``ended`` is awaited when a process has been reaped, before the
+    next one is started: whoever must know that the old one is over is told in time.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        policy: RestartPolicy,
+        changed: Callable[["Child"], None],
+        ended: Callable[[str], Awaitable[None]],
+    ) -> None:
         self.spec = spec
-        self._policy, self._changed = policy, changed
+        self._policy, self._changed, self._ended = policy, changed, ended
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -140,6 +150,7 @@ class Child:
         while self._process is not None:
             started = clock()
             self._last_exit = await self._process.wait()
+            await self._ended(self.spec.name)
             if self._stopping.is_set():
                 self._move(ChildState.STOPPED)
                 return
@@ -191,16 +202,17 @@ class Child:
 class Processes:
     """The children of one fleet by name."""
 
-    def __init__(self, changed: Callable[[Child], None], policy: RestartPolicy | None = None) -> None:
-        self._changed = changed
-        self._policy = policy or RestartPolicy()
+    def __init__(
+        self, changed: Callable[[Child], None], ended: Callable[[str], Awaitable[None]], policy: RestartPolicy
+    ) -> None:
+        self._changed, self._ended, self._policy = changed, ended, policy
         self._children: dict[str, Child] = {}
 
     async def start(self, spec: ChildSpec) -> Child:
         """Start a child under a name that is not in use."""
         if spec.name in self._children:
             raise FleetProblem(f"a child named {spec.name} is already supervised", code="name_in_use")
-        child = Child(spec, self._policy, self._changed)
+        child = Child(spec, self._policy, self._changed, self._ended)
         self._children[spec.name] = child
         await child.start()
         return child
@@ -211,9 +223,10 @@ class Processes:
     def statuses(self) -> list[ChildStatus]:
         return [child.status for child in self._children.values()]
 
-    async def stop(self, drain_seconds: float) -> None:
-        """Stop all of them at once; see `Child.stop`."""
-        await asyncio.gather(*(child.stop(drain_seconds) for child in self._children.values()))
+    async def stop(self, drain_seconds: float, names: Collection[str] | None = None) -> None:
+        """Stop these (default: all) at the same time; see `Child.stop`."""
+        chosen = self._children if names is None else names
+        await asyncio.gather(*(child.stop(drain_seconds) for name, child in self._children.items() if name in chosen))
 
 
 def _open_log(path: Path) -> BinaryIO:

@@ -29,7 +29,12 @@ class Watched:
     def __init__(self, policy: RestartPolicy = QUICK) -> None:
         self.seen: list[ChildState] = []
         self._news = asyncio.Event()
-        self.processes = Processes(self._changed, policy)
+        self.ended: list[tuple[str, ChildState]] = []
+        self.processes = Processes(self._changed, self._ended, policy)
+
+    async def _ended(self, name: str) -> None:
+        await asyncio.sleep(0)
+        self.ended.append((name, self.processes[name].status.state))
 
     def _changed(self, child: Child) -> None:
         self.seen.append(child.status.state)
@@ -74,6 +79,7 @@ def test_a_crashed_child_is_started_again_until_the_limit(tmp_path: Path) -> Non
         assert watched.seen == [ChildState.RUNNING, ChildState.WAITING] * 3 + [ChildState.RUNNING, ChildState.FAILED]
         assert (child.status.restarts, child.status.last_exit, child.status.pid) == (3, 1, None)
         assert child.status.message == "out of luck"
+        assert watched.ended == [("child", ChildState.RUNNING)] * 4
         await watched.processes.stop(1)
 
     asyncio.run(scenario())
@@ -145,9 +151,10 @@ def test_a_program_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent = (
         "import asyncio, sys, pathlib\n"
-        "from kvgrove_cli.processes import ChildSpec, Processes\n"
+        "from kvgrove_cli.processes import ChildSpec, Processes, RestartPolicy\n"
+        "async def ended(name): pass\n"
         "async def main():\n"
-        "    processes = Processes(lambda child: None)\n"
+        "    processes = Processes(lambda child: None, ended, RestartPolicy())\n"
         f"    spec = ChildSpec('c', [sys.executable, '-c', {SLEEP!r}], pathlib.Path({str(tmp_path / 'c.log')!r}))\n"
         "    child = await processes.start(spec)\n"
         "    print(child.status.pid, flush=True)\n"

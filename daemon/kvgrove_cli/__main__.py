@@ -1,0 +1,26 @@
+"""The command `kvgrove`."""
+
+import sys
+
+import click
+
+from kvgrove_cli import console
+from kvgrove_cli.commands import keys, status, up, validate, version
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def kvgrove() -> None:
+    """Keep the prompt caches of an inference fleet warm, isolated, fresh and explainable."""
+
+
+for command in (keys.keys, status.status, up.up, validate.validate, version.version):
+    kvgrove.add_command(command)
+
+
+def main() -> None:
+    """Entry point: runs the command line of this process and exits with its code."""
+    sys.exit(console.run(lambda: kvgrove.main(prog_name="kvgrove", standalone_mode=False)))
+
+
+if __name__ == "__main__":
+    main()

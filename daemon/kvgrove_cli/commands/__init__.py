@@ -1,0 +1,1 @@
+"""One module for each command of `kvgrove`: options in, a call, words out."""

@@ -1,0 +1,32 @@
+"""`kvgrove status`."""
+
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from kvgrove_cli.commands import options
+from kvgrove_cli.state_dir import StateDir
+from kvgrove_cli.status import FleetStatus, as_table, read
+
+_WATCH_SECONDS = 1.0
+
+
+@click.command()
+@options.state_dir
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--watch", is_flag=True, help="Print it again whenever it changes, until interrupted.")
+def status(state_dir: Path, output: str, watch: bool) -> None:
+    """Show namespaces, models and members of the fleet that `kvgrove up` runs."""
+    path = StateDir(state_dir).status_file
+    shown: FleetStatus | None = None
+    while True:
+        current = read(path)
+        if current != shown:
+            text = as_table(current) if output == "table" else msgspec.json.encode(current).decode()
+            click.echo(text if shown is None else f"\n{text}")
+            shown = current
+        if not watch:
+            return
+        time.sleep(_WATCH_SECONDS)

@@ -1,0 +1,141 @@
+"""`kvgrove up`: a fleet on this machine, from a folder of manifests."""
+
+import asyncio
+import math
+import shlex
+import signal
+from pathlib import Path
+
+import click
+
+from kvgrove_cli import console, development_key
+from kvgrove_cli.commands import options
+from kvgrove_cli.errors import UsageProblem
+from kvgrove_cli.fleet import Fleet, FleetOptions
+from kvgrove_cli.members import FleetShape
+from kvgrove_cli.state_dir import StateDir
+from kvgrove_cli.status import FleetStatus
+from kvgrove_gateway.settings import BadSettings, parse_listen
+
+_STARTUP_SECONDS = 900.0
+"""Bound of a first start; a model that takes longer to load from local files is taken for stuck."""
+
+
+@click.command()
+@click.option(
+    "--manifests", required=True, type=click.Path(path_type=Path), help="Folder with ModelVersions and namespaces."
+)
+@click.option("--nodes", default=1, show_default=True, help="Node daemons.")
+@click.option("--gateways", default=1, show_default=True, help="Gateways, on consecutive ports.")
+@click.option("--listen", default="127.0.0.1:8080", show_default=True, help="HOST:PORT of the first gateway; 0: any.")
+@click.option(
+    "--keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="API keys file. Without one, a development key is made in the state directory and printed.",
+)
+@options.state_dir
+@click.option("--threads-per-node", type=int, help="Default: the processors, divided among the nodes.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="WARNING", show_default=True
+)
+def up(
+    *,
+    manifests: Path,
+    nodes: int,
+    gateways: int,
+    listen: str,
+    keys: Path | None,
+    state_dir: Path,
+    threads_per_node: int | None,
+    device: str,
+    log_level: str,
+) -> None:
+    """Run nodes and gateways for the manifests in a folder, and follow every change of it, until interrupted."""
+    console.log_to_stderr(log_level)
+    try:
+        host, port = parse_listen(listen)
+    except BadSettings as error:
+        raise UsageProblem(error.message, field=error.field) from None
+    shape = FleetShape(nodes, gateways, host, port, threads_per_node, device)
+    asyncio.run(_run(FleetOptions(manifests.absolute(), state_dir.absolute(), shape, keys)))
+
+
+async def _run(fleet_options: FleetOptions) -> None:
+    asked_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked_to_stop.set)
+    stopping = asyncio.create_task(asked_to_stop.wait())
+    serving = asyncio.create_task(_serve(fleet_options))
+    await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done():
+        click.echo("stopping: requests under way are finished first", err=True)
+        serving.cancel()
+    await asyncio.gather(serving, return_exceptions=asked_to_stop.is_set())
+
+
+async def _serve(fleet_options: FleetOptions) -> None:
+    async with Fleet(fleet_options) as fleet:
+        narrating = asyncio.create_task(_narrate(fleet))
+        try:
+            current = await fleet.ready(_STARTUP_SECONDS)
+            click.echo(_welcome(fleet, current, fleet_options))
+            await fleet.failed()
+        finally:
+            narrating.cancel()
+
+
+async def _narrate(fleet: Fleet) -> None:
+    """Tell on stderr what changes: one line for each model, namespace and member that is in another state."""
+    told: dict[str, str] = {}
+    while True:
+        lines = _states(fleet.status())
+        for subject, state in lines.items():
+            if told.get(subject) != state:
+                click.echo(f"{subject}: {state}", err=True)
+        told = lines
+        await _until_told(fleet, lines)
+
+
+async def _until_told(fleet: Fleet, told: dict[str, str]) -> None:
+    await fleet.wait_for(lambda current: _states(current) != told, math.inf)
+
+
+def _states(current: FleetStatus) -> dict[str, str]:
+    lines = {f"model {m.name}": _with(m.state, m.message) for m in current.models}
+    lines |= {
+        f"namespace {n.name}": _with(n.phase + (f" {n.warm_ready}/{n.warm_wanted}" if n.warm_wanted else ""), n.message)
+        for n in current.namespaces
+    }
+    lines |= {f"member {m.name}": _with(m.state, m.message) for m in current.members}
+    return lines | {f"problem {p.object}": _with(p.reason, p.message) for p in current.problems}
+
+
+def _with(state: str, message: str) -> str:
+    return f"{state}: {message}" if message else state
+
+
+def _welcome(fleet: Fleet, current: FleetStatus, fleet_options: FleetOptions) -> str:
+    state_dir = StateDir(fleet_options.state_dir)
+    lines = [f"ready: {url}" for url in fleet.base_urls]
+    lines += [f"model: {n.name} ({n.model}, generation {n.generation})" for n in current.namespaces]
+    key, file = "$KVGROVE_API_KEY", state_dir.development_key_file
+    if fleet.made_development_key:
+        lines.append(f"key:   {file.read_text()} (tenant {development_key.TENANT}; shown once, kept in {file})")
+    if fleet_options.keys is None and development_key.usable(state_dir):
+        key = f"$(cat {shlex.quote(str(file))})"
+    if current.namespaces:
+        lines += ["", "try:", f"  {curl_line(fleet.base_url, key, current.namespaces[0].name)}"]
+    lines += ["", f"state: kvgrove status --state-dir {shlex.quote(str(state_dir.path))}"]
+    return "\n".join(lines)
+
+
+def curl_line(base_url: str, key: str, model: str) -> str:
+    """A shell line that asks the first question. ``key`` is put between double quotes as it is."""
+    body = f'{{"model": "{model}", "max_tokens": 32, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    return (
+        f'curl -s {base_url}/chat/completions -H "Authorization: Bearer {key}" '
+        f"-H 'Content-Type: application/json' -d '{body}'"
+    )

@@ -1,0 +1,199 @@
+"""What a fleet says about itself: one document, written whole and atomically, read by people and scripts.
+
+Counts, names, digests and addresses only: no prompt text, token ids, keys or secrets (I12). Whoever reads it is never
+in the way of who writes it.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kvgrove_cli.durable import write_atomically
+from kvgrove_cli.errors import FleetProblem
+
+VERSION = 1
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class InvalidationStatus(_Part, frozen=True, kw_only=True):
+    """The newest invalidation of a namespace, by members that were recorded when it was issued."""
+
+    confirmed: int
+    expired: int
+    gone: int
+    pending: int
+
+    @property
+    def complete(self) -> bool:
+        return self.pending == 0
+
+
+class NamespaceStatus(_Part, frozen=True, kw_only=True):
+    name: str
+    uid: str
+    phase: str
+    """Pending, Warming, Ready, Degraded or Suspended; `message` says why it is not Ready."""
+    model: str
+    """The ModelVersion that answers now; empty: none yet."""
+    generation: str
+    """First 12 digits of its generation; empty: none yet."""
+    fence: tuple[int, int, int]
+    """Purge, document and access revision that every member should enforce."""
+    warm_ready: int
+    warm_wanted: int
+    """Blocks of the declared prefixes, over all nodes."""
+    invalidation: InvalidationStatus
+    invalidation_complete: bool
+    message: str
+
+
+class ModelStatus(_Part, frozen=True, kw_only=True):
+    name: str
+    state: str
+    """Pending, Loading, Ready, Failed or Mismatch."""
+    generation: str
+    weights: str
+    tokenizer: str
+    chat_template: str
+    """Digests as the nodes found them; empty until they agree."""
+    nodes_ready: int
+    nodes: int
+    message: str
+
+
+class MemberStatus(_Part, frozen=True, kw_only=True):
+    name: str
+    role: str
+    state: str
+    """State of its process: running, waiting (for the next start), failed or stopped."""
+    connected: bool
+    """Whether its link to the planner is up."""
+    address: str
+    """Data socket of a daemon, base URL of a gateway."""
+    boot: str
+    applied: str
+    """Revision of the plan that it has applied, ``term.n``."""
+    pid: int | None
+    restarts: int
+    message: str
+
+
+class Problem(_Part, frozen=True, kw_only=True):
+    object: str
+    """What it is about: a kind and name, a file, or a member."""
+    reason: str
+    message: str
+
+
+class FleetStatus(_Part, frozen=True, kw_only=True):
+    version: int = VERSION
+    pid: int
+    revision: str
+    """Of the newest plan, ``term.n``."""
+    ready: bool
+    """Every member is up and applies the newest plan, every namespace is Ready or Suspended, no problem is open."""
+    namespaces: list[NamespaceStatus]
+    models: list[ModelStatus]
+    members: list[MemberStatus]
+    problems: list[Problem]
+
+    def namespace(self, name: str) -> NamespaceStatus:
+        """Raises KeyError for a name that is not planned."""
+        return {namespace.name: namespace for namespace in self.namespaces}[name]
+
+    def member(self, name: str) -> MemberStatus:
+        return {member.name: member for member in self.members}[name]
+
+    def model(self, name: str) -> ModelStatus:
+        return {model.name: model for model in self.models}[name]
+
+
+def write(path: Path, status: FleetStatus) -> None:
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
+
+
+def read(path: Path) -> FleetStatus:
+    """Raises FleetProblem where no fleet has written a status there, or not one that this version reads."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FleetStatus)
+    except FileNotFoundError:
+        raise FleetProblem(f"{path}: no fleet has run here; start one with `kvgrove up`, or pass --state-dir") from None
+    except OSError as error:
+        raise FleetProblem(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FleetProblem(f"{path}: not a status of this version: {error}") from None
+
+
+def as_table(status: FleetStatus) -> str:
+    """For people: a table of each kind, and the open problems."""
+    sections = [
+        f"revision {status.revision}, {'ready' if status.ready else 'not ready'}, supervisor {status.pid}",
+        columns(
+            ("NAMESPACE", "PHASE", "MODEL", "GENERATION", "FENCE", "WARM", "INVALIDATION", "MESSAGE"),
+            [
+                (
+                    n.name,
+                    n.phase,
+                    n.model,
+                    n.generation,
+                    "/".join(map(str, n.fence)),
+                    f"{n.warm_ready}/{n.warm_wanted}",
+                    _invalidation(n),
+                    n.message,
+                )
+                for n in status.namespaces
+            ],
+        ),
+        columns(
+            ("MODEL", "STATE", "GENERATION", "NODES", "MESSAGE"),
+            [(m.name, m.state, m.generation, f"{m.nodes_ready}/{m.nodes}", m.message) for m in status.models],
+        ),
+        columns(
+            ("MEMBER", "ROLE", "STATE", "LINK", "PLAN", "ADDRESS", "PID", "RESTARTS", "MESSAGE"),
+            [
+                (
+                    m.name,
+                    m.role,
+                    m.state,
+                    "up" if m.connected else "down",
+                    m.applied,
+                    m.address,
+                    str(m.pid or ""),
+                    str(m.restarts),
+                    m.message,
+                )
+                for m in status.members
+            ],
+        ),
+    ]
+    if status.problems:
+        sections.append("\n".join(f"problem: {p.object}: {p.reason}: {p.message}" for p in status.problems))
+    return "\n\n".join(sections)
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Left-aligned text columns, each as wide as its longest cell."""
+    lines = [tuple(head), *(tuple(cell or "-" for cell in row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _invalidation(namespace: NamespaceStatus) -> str:
+    counts = namespace.invalidation
+    parts = [
+        f"{count} {name}"
+        for name, count in (
+            ("confirmed", counts.confirmed),
+            ("expired", counts.expired),
+            ("gone", counts.gone),
+            ("pending", counts.pending),
+        )
+        if count
+    ]
+    return ("complete" if namespace.invalidation_complete else "open") + (f" ({', '.join(parts)})" if parts else "")

@@ -1,0 +1,113 @@
+"""From what was planned and what members reported to what people read. Pure.
+
+Judges nothing that is not evident from its arguments: a namespace is Ready when every running node enforces its fence
+and holds what is to be warm.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvgrove_cli.status import InvalidationStatus, ModelStatus, NamespaceStatus
+from kvgrove_crds.model_version import ModelVersion
+from kvgrove_crds.namespace import PromptCacheNamespace
+from kvgrove_protocol.control import ModelPlan, ModelReport, NamespacePlan, NamespaceReport, NodeReport
+from kvgrove_protocol.identity import short
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The newest report of each daemon that should be there; None where it has not reported yet in this boot."""
+
+    reports: Mapping[str, NodeReport | None]
+
+    def of_model(self, name: str) -> dict[str, ModelReport | None]:
+        return {
+            node: next((m for m in report.models if m.name == name), None) if report is not None else None
+            for node, report in self.reports.items()
+        }
+
+    def of_namespace(self, uid: str) -> dict[str, NamespaceReport | None]:
+        return {
+            node: next((n for n in report.namespaces if n.uid == uid), None) if report is not None else None
+            for node, report in self.reports.items()
+        }
+
+
+def model_status(model: ModelVersion, plan: ModelPlan | None, nodes: Nodes, problem: str) -> ModelStatus:
+    """``problem``: what the planner says against it, or empty."""
+    reports = nodes.of_model(model.name)
+    ready = [report for report in reports.values() if report is not None and report.state == "ready"]
+    failed = [
+        f"{node}: {report.message}"
+        for node, report in reports.items()
+        if report is not None and report.state == "failed"
+    ]
+    inputs = plan.inputs if plan is not None else None
+    if failed:
+        state, message = "Failed", failed[0]
+    elif problem:
+        state, message = "Stalled", problem
+    elif plan is not None and plan.generation and len(ready) == len(reports):
+        state, message = "Ready", ""
+    else:
+        state, message = "Loading", ""
+    return ModelStatus(
+        name=model.name,
+        state=state,
+        generation=short(plan.generation) if plan is not None else "",
+        weights=inputs.weights if inputs is not None else "",
+        tokenizer=inputs.tokenizer if inputs is not None else "",
+        chat_template=inputs.chat_template if inputs is not None else "",
+        nodes_ready=len(ready),
+        nodes=len(reports),
+        message=message,
+    )
+
+
+def namespace_status(
+    namespace: PromptCacheNamespace,
+    uid: str,
+    *,
+    plan: NamespacePlan | None,
+    models: Mapping[str, ModelPlan],
+    nodes: Nodes,
+    invalidation: InvalidationStatus,
+    problem: str,
+) -> NamespaceStatus:
+    """``plan``: what members are told of it now; None while no model can serve it."""
+    reports = nodes.of_namespace(uid)
+    warm_ready = sum(report.warm_ready for report in reports.values() if report is not None)
+    warm_wanted = sum(report.warm_wanted for report in reports.values() if report is not None)
+    model = models.get(plan.model) if plan is not None else None
+    wanted = namespace.spec.model_version_ref.name
+    if plan is None or model is None or not model.generation:
+        phase, message = "Pending", problem or f"waiting for ModelVersion {wanted}"
+    elif problem:
+        phase, message = "Degraded", problem
+    elif plan.suspended:
+        phase, message = "Suspended", "the cache is switched off: requests are answered cold"
+    elif plan.model != wanted:
+        phase, message = "RollingOut", f"{plan.model} answers until {wanted} is ready on every node"
+    else:
+        behind = [node for node, report in reports.items() if report is None or not report.fence.covers(plan.fence)]
+        warm = warm_ready >= warm_wanted
+        phase = "Ready" if warm and not behind else "Warming"
+        message = f"waiting for {', '.join(behind)}" if behind else _complaint(reports)
+    return NamespaceStatus(
+        name=namespace.api_name,
+        uid=uid,
+        phase=phase,
+        model=plan.model if plan is not None else "",
+        generation=short(model.generation) if model is not None and model.generation else "",
+        fence=(plan.fence.purge, plan.fence.documents, plan.fence.access) if plan is not None else (0, 0, 0),
+        warm_ready=warm_ready,
+        warm_wanted=warm_wanted,
+        invalidation=invalidation,
+        invalidation_complete=invalidation.complete,
+        message=message,
+    )
+
+
+def _complaint(reports: Mapping[str, NamespaceReport | None]) -> str:
+    lines: Sequence[str] = [f"{node}: {r.message}" for node, r in reports.items() if r is not None and r.message]
+    return "; ".join(lines)
