@@ -107,7 +107,7 @@ class ChatTemplate:
         lost = expected.keys() - {piece.content for piece in pieces}
         if lost:
             raise TemplateUnsupported(
-                f"the chat template leaves out the content of messages[{expected[min(lost)]}]", field="chat_template"
+                f"the chat template leaves out content of turn {expected[min(lost)]}", field="chat_template"
             )
         return reconcile(pieces, direct)
 

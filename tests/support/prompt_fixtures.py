@@ -131,6 +131,7 @@ def corpus() -> list[str]:
     text = "the cache of a prompt holds what many requests share and a question comes after it so ask kindly"
     words = text.split()
     lines = [" ".join(words[i % 7 :: 1 + i % 3]) + f". Numbered {i}, isn't it?\n" for i in range(200)]
+    lines += ["code <| pipes |> and [/notes] or </b> <thinks> it\n"] * 40  # merges that lie across a marker's edges
     return [*lines, "système naïve Grüße 你好世界 🙂🌲 system user assistant document version name\n" * 4]
 
 

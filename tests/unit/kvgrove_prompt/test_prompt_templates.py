@@ -115,7 +115,7 @@ def test_marks_are_drawn_anew_for_each_render() -> None:
         ("{{ messages[0].content | replace('z', 's') }}", "letters of contents"),
         ("{{ messages[0].content | replace('l', 'L') }}x{{ messages[0].content | length }}", "differs from character"),
         ("{% if messages[0].content.startswith('hel') %}A{% else %}B{% endif %}{{ messages[0].content }}", "own text"),
-        ("nothing", r"leaves out the content of messages\[0\]"),
+        ("nothing", r"leaves out content of turn 0"),
         ("{{ raise_exception('x') if messages[0].content | length > 20 }}{{ messages[0].content }}", "fails when"),
     ],
 )

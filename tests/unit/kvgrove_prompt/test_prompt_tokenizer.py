@@ -11,6 +11,7 @@ import pytest
 from prompt_fixtures import EXTRA_MARKERS, MARKERS, byte_level_json, prompt_tokenizer, write_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from kvgrove_prompt.assembly import Message, assemble
 from kvgrove_prompt.bundle import pack
 from kvgrove_prompt.decoding import MAX_HELD_TOKENS
 from kvgrove_prompt.errors import TokenizerUnsupported
@@ -30,6 +31,21 @@ def test_a_marker_is_control_only_in_the_templates_own_text(marker: str, sentenc
         words = tokenizer.encode_text(text)
         assert control not in words
         assert tokenizer.decode(words) == text
+
+
+@pytest.mark.parametrize("marker", [*MARKERS, *EXTRA_MARKERS])
+def test_a_marker_in_words_reads_as_if_it_were_none(marker: str) -> None:
+    fields = json.loads(byte_level_json())
+    fields["added_tokens"] = []
+    ignorant = Tokenizer.from_str(json.dumps(fields))
+    for text in (marker, f"ask {marker} kindly", f"{marker}{marker}"):
+        assert prompt_tokenizer().encode_text(text) == ignorant.encode(text).ids
+
+
+def test_the_start_of_a_prompt_is_the_familys_own() -> None:
+    tokenizer = prompt_tokenizer("mistral", sentencepiece=True)
+    prompt = assemble(tokenizer, [Message("user", "why"), Message("assistant", "so"), Message("user", "why")])
+    assert tokenizer.decode(prompt.ids) == "<s>[INST]  why[/INST] so</s>[INST] why[/INST]"
 
 
 @pytest.mark.parametrize("marker", EXTRA_MARKERS)
