@@ -78,7 +78,8 @@ def plan_models(
         if problem_found is not None:
             models.problems.append(problem_found)
         if inputs is not None:
-            plan = replace(plan, generation=generation(inputs), inputs=inputs)
+            bundle = _bundle(inputs, held, observed.models.get(name, {}))
+            plan = replace(plan, generation=generation(inputs), inputs=inputs, tokenizer_bundle=bundle)
         models.states[name] = ModelState(plan=plan, inputs=inputs)
     for name in still_serving:
         if name in before and name not in models.states:
@@ -108,6 +109,14 @@ def _agreed(
         message = f"{', '.join(broken)}: the files are not those that spec.digests pins; correct the source or the pin"
         return None, of_model(resource.name, ConditionReason.DIGEST_PIN_MISMATCH, message)
     return named, problem
+
+
+def _bundle(inputs: GenerationInputs, held: ModelState | None, reports: Mapping[str, ModelReport]) -> bytes:
+    """Digest of the bundle of tokenizer and template of these inputs; kept while no daemon is there to report it."""
+    for _, report in sorted(reports.items()):
+        if report.inputs == inputs and report.tokenizer_bundle:
+            return report.tokenizer_bundle
+    return held.plan.tokenizer_bundle if held is not None and held.inputs == inputs else b""
 
 
 def _disagreement(name: str, reference: GenerationInputs, found: Mapping[str, GenerationInputs]) -> PlanProblem:
