@@ -248,8 +248,14 @@ class Fleet(RuleBasedStateMachine):
 
     # -- what happens most of the time; without it few lives would ever see a lease ----------------------------------
 
-    @rule(name=st.sampled_from(NAMES), offset=offsets, another=st.booleans())
-    def a_round_goes_well(self, name: str, offset: float, another: bool) -> None:
+    @rule(
+        name=st.sampled_from(NAMES),
+        offset=offsets,
+        another=st.booleans(),
+        seconds=lease_times,
+        crash_after=st.sampled_from((inf, inf, inf, 1)),
+    )
+    def a_round_goes_well(self, name: str, offset: float, another: bool, seconds: float, crash_after: float) -> None:
         """Hello, plan, report, grant; ``another``: by a new process, with the old one still running."""
         process = next((p for p in reversed(self.processes) if p.member == name), None)
         if process is None or another:
@@ -257,14 +263,15 @@ class Fleet(RuleBasedStateMachine):
             process = self.processes[-1]
         if self.time >= self.newest.leads_until:
             self.renew_lead()
-        if self.newest.ledger.revision.n == 0:
+        if self.newest.ledger.revision.n == 0 or seconds != self.lease_seconds[UIDS[0]]:
+            self.lease_seconds = dict.fromkeys(UIDS, seconds)
             self._issue()
         self._dial(process)
         *_, hello = self.up.pop()
         assert isinstance(hello, Hello)
         self._handle(self.newest, HelloReceived(self.time + self.newest.offset, process.peer, hello))
         self._deliver_all(process)
-        self._renew(process)
+        self._renew(process, crash_after=crash_after)
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data())
