@@ -8,7 +8,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from kvgrove_cli.errors import FleetProblem
 
-MAX_TOKENS = 24
+MAX_TOKENS = 16
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
