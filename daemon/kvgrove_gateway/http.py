@@ -12,6 +12,7 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from kvgrove_gateway.errors import ApiError, BadRequest, TooLarge
@@ -21,6 +22,9 @@ T = TypeVar("T")
 BODY_S = 30.0
 """A body that takes longer to arrive is given up."""
 
+DROPPED_LIMITS = 4
+"""A body of up to this many times the limit is taken off the wire before the refusal."""
+
 JSON = "application/json"
 
 
@@ -29,22 +33,27 @@ class ClientGone(Exception):
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; raises TooLarge beyond ``limit`` bytes without reading on, BadRequest if it comes too slowly."""
-    too_large = TooLarge(f"The body is larger than {limit} bytes: shorten the messages.")
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise too_large
+    """The whole body; raises TooLarge beyond ``limit`` bytes, BadRequest if it comes too slowly.
+
+    A body beyond the limit is read on and dropped, boundedly: a caller that is cut off while it sends would see a
+    broken connection in place of the answer.
+    """
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(BODY_S):
             async for part in request.stream():
                 size += len(part)
-                if size > limit:
-                    raise too_large
-                parts.append(part)
+                if size <= limit:
+                    parts.append(part)
+                elif size > DROPPED_LIMITS * limit:
+                    break
     except TimeoutError:
         raise BadRequest(f"The body did not arrive within {BODY_S:.0f} s.", code="body_timeout") from None
+    except ClientDisconnect:
+        raise ClientGone from None
+    if size > limit:
+        raise TooLarge(f"The body is larger than {limit} bytes: shorten the messages.")
     return b"".join(parts)
 
 

@@ -1,0 +1,116 @@
+"""The residency index: matches by bisection, slots by boot, bounds that are counted."""
+
+import random
+
+from kvgrove_gateway.router.index import BlockIndex
+from kvgrove_protocol.events import DEVICE, DISK, HOST
+
+
+def keys(count: int, seed: int = 0) -> list[bytes]:
+    source = random.Random(seed)
+    return [source.randbytes(32) for _ in range(count)]
+
+
+def match(index: BlockIndex, chain: list[bytes], **slots: int) -> dict[str, int]:
+    found = index.longest_matches(slots, chain)
+    assert found is not None
+    return found
+
+
+def test_longest_match_equals_a_walk_for_every_length() -> None:
+    chain = keys(37)
+    for length in range(len(chain) + 1):
+        index = BlockIndex(1000)
+        slot = index.open_slot()
+        index.store(slot, chain[:length], HOST)
+        assert match(index, chain, node=slot) == {"node": length}
+
+
+def test_nodes_are_told_apart_and_middles_do_not_count() -> None:
+    index, chain = BlockIndex(1000), keys(4)
+    left, right = index.open_slot(), index.open_slot()
+    index.store(left, chain[:2], HOST)
+    index.store(right, chain[2:], HOST)  # held, but not from the start (ROU-12)
+    found = match(index, chain, left=left, right=right)
+    assert found["left"] == 2
+    assert index.holds(right, chain[3])
+    assert not index.holds(left, chain[3])
+
+
+def test_a_block_is_held_as_long_as_one_tier_has_it() -> None:
+    index, chain = BlockIndex(1000), keys(3)
+    slot = index.open_slot()
+    index.store(slot, chain, DEVICE)
+    index.store(slot, chain, DISK)
+    index.remove(slot, chain, DEVICE)
+    assert match(index, chain, node=slot) == {"node": 3}
+    index.remove(slot, chain[2:], DISK)
+    assert match(index, chain, node=slot) == {"node": 2}
+    index.remove(slot, chain[:2], DISK)
+    assert len(index) == 0
+
+
+def test_removing_what_is_not_there_changes_nothing() -> None:
+    index, chain = BlockIndex(1000), keys(2)
+    one, other = index.open_slot(), index.open_slot()
+    index.store(one, chain, HOST)
+    index.remove(other, chain, HOST)
+    index.remove(one, keys(5, seed=1), HOST)
+    assert match(index, chain, one=one, other=other) == {"one": 2, "other": 0}
+
+
+def test_a_closed_slot_is_forgotten_at_once_and_swept_before_it_is_used_again() -> None:
+    """ROU-06, ROU-08: what an earlier boot held is never taken for the new one's."""
+    index, chain = BlockIndex(1000), keys(50)
+    old, other = index.open_slot(), index.open_slot()
+    index.store(old, chain, HOST)
+    index.store(other, chain[:10], HOST)
+    index.close_slot(old)
+    assert match(index, chain, node=old) == {"node": 0}
+    new = index.open_slot()
+    assert new != old
+    assert match(index, chain, node=new) == {"node": 0}
+    while index.sweep():
+        pass
+    assert len(index) == 10
+    assert index.open_slot() == old
+    assert match(index, chain, node=old, other=other) == {"node": 0, "other": 10}
+
+
+def test_a_full_index_drops_and_counts() -> None:
+    index, chain = BlockIndex(10), keys(15)
+    slot = index.open_slot()
+    index.store(slot, chain, HOST)
+    assert (len(index), index.dropped) == (10, 5)
+    assert match(index, chain, node=slot) == {"node": 10}
+    index.store(index.open_slot(), chain[:10], HOST)  # known keys need no room
+    assert index.dropped == 5
+
+
+def test_the_index_returns_to_its_base_size_after_random_life() -> None:
+    """MEM-09."""
+    source, index = random.Random(7), BlockIndex(100_000)
+    chain = keys(400, seed=3)
+    slots = [index.open_slot() for _ in range(5)]
+    held: dict[int, set[bytes]] = {slot: set() for slot in slots}
+    for _ in range(2000):
+        slot, some = source.choice(slots), source.sample(chain, 5)
+        if source.random() < 0.6:
+            index.store(slot, some, HOST)
+            held[slot].update(some)
+        else:
+            index.remove(slot, some, HOST)
+            held[slot].difference_update(some)
+        index.sweep()
+    assert len(index) == len(set().union(*held.values()))
+    assert all(index.holds(slot, key) == (key in held[slot]) for slot in slots for key in chain)
+    for slot in slots:
+        index.close_slot(slot)
+    while index.sweep():
+        pass
+    assert len(index) == 0
+
+
+def test_a_late_look_up_gives_up() -> None:
+    index, chain = BlockIndex(10), keys(3)
+    assert index.longest_matches({"a": index.open_slot()}, chain, late=lambda: True) is None
