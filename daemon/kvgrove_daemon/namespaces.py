@@ -49,7 +49,9 @@ class PlanTable:
     models: Mapping[str, ModelPlan] = field(default_factory=dict)
     namespaces: Mapping[str, HostedNamespace] = field(default_factory=dict)
     problems: Mapping[str, PlanProblem] = field(default_factory=dict)
-    """Namespace UID or model name -> what of it could not be applied; it stays on its last good state."""
+    """Namespace UID -> why its plan was not applied; it stays on its last good state, if it has one."""
+    model_problems: Mapping[str, PlanProblem] = field(default_factory=dict)
+    """Model name -> what of its plan was left out."""
 
     def apply(self, plan: NodePlan, epochs_seen: Mapping[str, int]) -> "PlanTable":
         """The table after ``plan``. A lower revision changes nothing; applying one twice changes nothing.
@@ -60,10 +62,11 @@ class PlanTable:
         if plan.revision < self.revision:
             return self
         problems: dict[str, PlanProblem] = {}
+        model_problems: dict[str, PlanProblem] = {}
         models: dict[str, ModelPlan] = {}
         for model in plan.models:
             if model.generation and (model.inputs is None or generation(model.inputs) != model.generation):
-                problems[model.name] = PlanProblem(
+                model_problems[model.name] = PlanProblem(
                     "GenerationMismatch", "the plan's generation is not that of its inputs"
                 )
                 model = replace_generation(model)  # noqa: PLW2901 - the corrected plan takes its place
@@ -85,7 +88,7 @@ class PlanTable:
                 model=models.get(planned.model),
                 documents={document.name: document for document in planned.documents},
             )
-        return PlanTable(plan.revision, models, namespaces, problems)
+        return PlanTable(plan.revision, models, namespaces, problems, model_problems)
 
 
 def replace_generation(model: ModelPlan) -> ModelPlan:

@@ -43,6 +43,7 @@ from kvgrove_link.member import MemberLink
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport, Receipt
 from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.errors import KvgroveError, Terminal
+from kvgrove_protocol.fence import Fence
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ class Node:
             return
         self._memory.raise_to({uid: namespace.plan.purge.counter for uid, namespace in new.namespaces.items()})
         self._table = new  # from here on nothing older is read
-        for name, problem in new.problems.items():
+        for name, problem in ({**new.problems, **new.model_problems}).items():
             log.warning("plan %s, %s: %s: %s", plan.revision, name, problem.code, problem.message)
         for drop in reclaims(old, new, plan.erase_uids):
             self._submit(drop)
@@ -225,6 +226,13 @@ class Node:
                     code=problem.code if problem is not None else "",
                     message=problem.message if problem is not None else "",
                 )
+            )
+        for uid in table.problems.keys() - table.namespaces.keys():
+            # Nothing of it is enforced here, and the planner must learn how high its counter has been.
+            seen, problem = self._memory.epochs.get(uid, 0), table.problems[uid]
+            nothing = Fence(0, 0, 0)
+            namespaces.append(
+                NamespaceReport(uid=uid, fence=nothing, purge_counter=seen, code=problem.code, message=problem.message)
             )
         receipts = [Receipt(uid=uid, places={"host": blocks}) for uid, blocks in published.dropped.items()]
         return NodeReport(

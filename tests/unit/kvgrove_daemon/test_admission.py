@@ -140,5 +140,5 @@ def test_i3_fresh_a_plan_below_the_highest_purge_counter_seen_is_not_applied_to_
 
 def test_a_generation_that_is_not_that_of_its_inputs_is_not_served() -> None:
     wrong = msgspec.structs.replace(MODEL, generation=b"x" * 32)
-    assert table(model=wrong).problems["m"].code == "GenerationMismatch"
+    assert table(model=wrong).model_problems["m"].code == "GenerationMismatch"
     assert admit(REQUEST, table(model=wrong), lease_valid=True).code == "not_ready"
