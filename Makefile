@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test test-kernels lint lock clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)  ## two nodes, a real model, every promise of the first page checked
@@ -14,6 +14,9 @@ demo: $(STAMP)  ## two nodes, a real model, every promise of the first page chec
 
 test: $(STAMP) lint  ## the whole suite; tests that need a GPU skip loudly without one
 	$(BIN)/python -m pytest
+
+test-kernels: $(STAMP)  ## every CUDA kernel without a GPU: compiled for each architecture, run under sanitizers, mutants caught
+	$(BIN)/python tests/kernels/everything.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

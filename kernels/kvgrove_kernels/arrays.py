@@ -56,6 +56,10 @@ class Operand:
             return int(self.array.ctypes.data)
         return int(self.array.data.ptr)
 
+    def part(self, first: int, count: int) -> Operand:
+        """``count`` of its first axis, from ``first`` on: a view."""
+        return Operand(self.name, self.array[first : first + count], self.element)
+
     def need_shape(self, shape: Sequence[int]) -> None:
         if self.shape != tuple(shape):
             raise BadArgument(self.name, f"shape must be {tuple(shape)}, not {self.shape}")
@@ -73,6 +77,17 @@ class Operand:
             self.name,
             f"must hold float32, float16 or bfloat16 (2-byte integers with dtype='bfloat16'), not {self.element}",
         )
+
+    def need_side_of(self, other: Operand) -> None:
+        if self.on_device != other.on_device:
+            side = "the device" if other.on_device else "the host"
+            raise BadArgument(self.name, f"must be on {side}, where {other.name} is")
+
+    def on_host(self) -> npt.NDArray[Any]:
+        """The NumPy array; raises `BadArgument` for a device array, which reading would have to wait for."""
+        if not isinstance(self.array, np.ndarray):
+            raise BadArgument(self.name, "must be on the host")
+        return self.array
 
     def need_alignment(self, size: int) -> None:
         """Only kernels that have no path for misaligned starts ask for this; on the host it does not matter."""
@@ -158,7 +173,7 @@ def block_ids(name: str, ids: Array | Sequence[int], slots: int, *, distinct: bo
             given.need_dtype("int32")
             _need_vector(given)
             return given
-        ids = given.array
+        ids = given.on_host()
     array = np.ascontiguousarray(ids)
     if array.size and array.dtype.kind not in "iu":
         raise BadArgument(name, f"must be integers, not {array.dtype}")
@@ -169,6 +184,20 @@ def block_ids(name: str, ids: Array | Sequence[int], slots: int, *, distinct: bo
     if distinct and np.unique(array).size != array.size:
         raise BadArgument(name, "no id may occur twice: blocks are written in no particular order")
     return host
+
+
+def short_vector(name: str, values: Array | Sequence[float], dtype: str) -> Operand:
+    """A vector of numbers as an operand of ``dtype``: host values are converted, device arrays must have it."""
+    if type(values).__module__.partition(".")[0] in ("cupy", "torch"):
+        given = operand(name, values)
+        given.need_dtype(dtype)
+    else:
+        array = np.asarray(values)
+        if array.size and array.dtype.kind not in ("iu" if dtype == "int32" else "iuf"):
+            raise BadArgument(name, f"must convert to {dtype}, and is {array.dtype}")
+        given = Operand(name, np.ascontiguousarray(array, dtype=dtype), dtype)
+    _need_vector(given)
+    return given
 
 
 def _need_vector(ids: Operand) -> None:

@@ -7,7 +7,8 @@ equally large. Must not know: dtypes beyond their size, ids, kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kvgrove_kernels.arrays import Operand
 from kvgrove_kernels.errors import BadArgument
@@ -58,3 +59,12 @@ class PoolShape:
     def mirror(self, slots: int) -> tuple[int, int, int, int, int, int]:
         """The shape of a block-major copy: block ``slot`` is one contiguous piece of ``block_bytes``."""
         return (slots, self.layers, 2, self.block_size, self.heads, self.head_dim)
+
+    @property
+    def in_bytes(self) -> PoolShape:
+        """The same pool, counted in bytes."""
+        return replace(self, head_dim=self.head_dim * self.item_bytes, item_bytes=1)
+
+    def by_block(self, pool: Any) -> Any:
+        """``pool`` as ``[layer][K, V][slot][token][head][element]``, a view."""
+        return pool.reshape(self.layers, 2, -1, self.block_size, self.heads, self.head_dim)
