@@ -61,7 +61,7 @@ class Fleet:
     def __init__(self, options: FleetOptions) -> None:
         self.made_development_key = False
         """Whether a development key was made by this start; its value is in the state directory."""
-        self._options = options
+        self.options = options
         self._state_dir = StateDir(options.state_dir)
         self._members: dict[str, Member] = {}
         self._processes = Processes(self._child_changed, self._child_ended, options.restart)
@@ -77,11 +77,11 @@ class Fleet:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            snapshot = await asyncio.to_thread(take_snapshot, self._options.manifests)
+            snapshot = await asyncio.to_thread(take_snapshot, self.options.manifests)
             resources = await asyncio.to_thread(parse, snapshot)
             stack.enter_context(self._state_dir)
-            keys = self._options.keys or self._state_dir.keys_file
-            if self._options.keys is None:
+            keys = self.options.keys or self._state_dir.keys_file
+            if self.options.keys is None:
                 self.made_development_key = development_key.ensure(self._state_dir)
             api_keys.read(keys)  # said here, before anything is started
             context = zmq.asyncio.Context()
@@ -94,7 +94,7 @@ class Fleet:
             self._spawn(self._supervisor.keep_time())
             await self._take_over(snapshot.digest, resources)
             stack.push_async_callback(self._stop_members)
-            for member in members_of(self._options.shape, self._state_dir, control=self._supervisor.address, keys=keys):
+            for member in members_of(self.options.shape, self._state_dir, control=self._supervisor.address, keys=keys):
                 self._members[member.name] = member
                 await self._processes.start(member.spec)
             self._spawn(self._watch())
@@ -108,6 +108,11 @@ class Fleet:
         await self._stack.aclose()
 
     # -- what people ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def control_address(self) -> str:
+        """Where members dial the planner."""
+        return self._supervisor.address
 
     @property
     def base_url(self) -> str:
@@ -193,7 +198,7 @@ class Fleet:
     async def apply(self) -> None:
         """Read the manifests now and plan them. Raises ManifestError or UsageProblem where they are refused."""
         async with self._applying:
-            snapshot = await asyncio.to_thread(take_snapshot, self._options.manifests)
+            snapshot = await asyncio.to_thread(take_snapshot, self.options.manifests)
             if snapshot.digest == self._seen and not self._refused:
                 return
             self._seen = snapshot.digest
@@ -230,13 +235,13 @@ class Fleet:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                if (await asyncio.to_thread(take_snapshot, self._options.manifests)).digest != self._seen:
+                if (await asyncio.to_thread(take_snapshot, self.options.manifests)).digest != self._seen:
                     await self.apply()
             except ManifestError:
                 continue  # noted by apply
             except UsageProblem as error:
                 self._seen = b""
-                self._refuse([Problem(object=str(self._options.manifests), reason=error.code, message=error.message)])
+                self._refuse([Problem(object=str(self.options.manifests), reason=error.code, message=error.message)])
 
     async def _write_status(self) -> None:
         written: FleetStatus | None = None

@@ -69,7 +69,7 @@ class StateDir:
 
     def member_dir(self, member: str) -> Path:
         """A member's own directory, made if missing."""
-        return _private(self.path / "members" / member)
+        return _private(_private(self.path / "members") / member)
 
     def __enter__(self) -> Self:
         _private(self.path)
