@@ -49,6 +49,7 @@ OLDEST = Fence(0, 0, 0)
 NOTHING = Revision(term=0, n=0)
 
 offsets = st.integers(-1_000, 1_000).map(float)
+waits = st.sampled_from((0.5, 1.5, 3.0, 6.0))
 lease_times = st.sampled_from((2.0, 5.0, 20.0))
 
 
@@ -111,12 +112,15 @@ class Fleet(RuleBasedStateMachine):
         self.planners.append(Planner(ledger, self.terms, offset, self.time + LEADER_LEASE))
         self._handle(self.newest, Leading(self.time + offset, self.time + offset + LEADER_LEASE))
 
-    @rule(offset=offsets)
-    def replace_planner(self, offset: float) -> None:
+    @rule(offset=offsets, changed=st.booleans(), wait=waits)
+    def replace_planner(self, offset: float, changed: bool, wait: float) -> None:
         """A later one takes over once the earlier one's own lease has run out; the earlier one may live on."""
         self.time = max(self.time, self.newest.leads_until)
         self._start_planner(offset)
+        if changed:
+            self._raise_fence(UIDS[0])
         self._issue()
+        self._pass_time(wait)
 
     @rule()
     def renew_lead(self) -> None:
@@ -127,10 +131,13 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(uid=st.sampled_from(UIDS), seconds=lease_times)
     def invalidate(self, uid: str, seconds: float) -> None:
-        before = self.fences[uid]
-        self.fences[uid] = Fence(before.purge, before.documents + 1, before.access)
+        self._raise_fence(uid)
         self.lease_seconds[uid] = seconds
         self._issue()
+
+    def _raise_fence(self, uid: str) -> None:
+        before = self.fences[uid]
+        self.fences[uid] = Fence(before.purge, before.documents + 1, before.access)
 
     @rule(uid=st.sampled_from(UIDS), seconds=lease_times)
     def change_lease(self, uid: str, seconds: float) -> None:
@@ -141,11 +148,6 @@ class Fleet(RuleBasedStateMachine):
         planned = {uid: Issued(self.fences[uid], self.lease_seconds[uid]) for uid in UIDS}
         self.newest.plan = planned
         self._handle(self.newest, PlanIssued(self.time + self.newest.offset, planned))
-
-    @rule(which=st.integers(0, 3))
-    def tick(self, which: int) -> None:
-        planner = self.planners[-1 - which % len(self.planners)]
-        self._handle(planner, Tick(self.time + planner.offset))
 
     def _handle(self, planner: Planner, event: Event, *, crash_after: float = inf) -> None:
         for done, effect in enumerate(planner.ledger.step(event)):
@@ -242,9 +244,14 @@ class Fleet(RuleBasedStateMachine):
     def all_is_lost(self) -> None:
         self.up, self.down = [], []
 
-    @rule(seconds=st.sampled_from((0.5, 1.5, 3.0, 6.0)))
+    @rule(seconds=waits)
     def time_passes(self, seconds: float) -> None:
+        self._pass_time(seconds)
+
+    def _pass_time(self, seconds: float) -> None:
         self.time += seconds
+        for planner in self.planners:
+            self._handle(planner, Tick(self.time + planner.offset))
 
     # -- what happens most of the time; without it few lives would ever see a lease ----------------------------------
 
@@ -283,6 +290,20 @@ class Fleet(RuleBasedStateMachine):
     def a_renewal_without_a_plan(self, data: st.DataObject, crash_after: float) -> None:
         """Reports what it enforces, however old, and gets what the planner grants on that."""
         self._renew(data.draw(st.sampled_from(self.processes)), crash_after=crash_after)
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), seconds=lease_times, wait=waits)
+    def a_member_deaf_to_plans_hangs_on(self, data: st.DataObject, seconds: float, wait: float) -> None:
+        process = data.draw(st.sampled_from(self.processes))
+        for _ in range(3):
+            self._renew(process)
+            self._pass_time(min(wait, 1.5))
+        self.lease_seconds = dict.fromkeys(UIDS, seconds)
+        self._issue()
+        self._renew(process)
+        self._raise_fence(UIDS[0])
+        self._issue()
+        self._pass_time(wait)
 
     def _renew(self, process: Process, *, crash_after: float = inf) -> None:
         planner = process.planner
