@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str],
         for name in ("node-0", "node-1"):
             rig.daemon(name)
         bases = [rig.gateway(name) for name in ("gateway-0", "gateway-1")]
-        wait_until(lambda: len(rig.planner.daemons()) == 2, "both daemons dialled")
+        rig.wait_daemons(2)
         model = ModelPlan(name="tiny", path=str(tiny_model("llama")), pool_bytes={"host": 64 << 20})
         rig.planner.issue([model], [], wait=False)
         rig.planner.wait_named()
@@ -284,6 +284,37 @@ def _answers(base: str, extension: dict[str, Any]) -> bool:
     return True
 
 
+def test_i3_fresh_a_gateway_that_is_behind_resolves_anew(served: Served, namespace: NamespacePlan) -> None:
+    """It holds a lease still, but the nodes know a newer state: they refuse, and it waits for the plan."""
+    planner = served.stage.planner
+    assert ask(served.bases[0], kvgrove={"prefix": "rules"}).usage.completion_tokens
+    planner.cut_off.add("gateway-0")
+    longer = HANDBOOK.format("3 (newer still)") * 14
+    changed = msgspec.structs.replace(
+        namespace,
+        fence=Fence(1, 2, 1),
+        documents=[
+            DocumentPlan(name="handbook", version="v3", body=planner.body(longer), epoch=5),
+            namespace.documents[1],
+        ],
+    )
+    replies: list[Any] = []
+    try:
+        served.issue(changed)
+        asking = threading.Thread(target=lambda: replies.append(ask(served.bases[0], kvgrove={"prefix": "rules"})))
+        asking.start()
+        wait_until(
+            lambda: 'retries_total{reason="stale_fence"}' in served.metrics(), "a node has refused the old fence"
+        )
+    finally:
+        planner.cut_off.clear()
+    planner.issue(list(planner.models), [changed])
+    asking.join(100)
+    there = ask(served.bases[1], kvgrove={"prefix": "rules"})
+    assert replies
+    assert replies[0].usage.prompt_tokens == there.usage.prompt_tokens
+
+
 def test_a_namespace_that_fails_closed_refuses_without_a_lease(served: Served, namespace: NamespacePlan) -> None:
     planner = served.stage.planner
     closed = msgspec.structs.replace(namespace, lease_seconds=1.0, fail_closed=True, fence=Fence(1, 1, 2))
@@ -302,6 +333,10 @@ def test_a_caller_that_leaves_frees_everything(served: Served, namespace: Namesp
     stream.response.close()
     wait_until(lambda: "kvgrove_gateway_requests_in_flight 0.0" in served.metrics(), "nothing is under way")
     assert 'outcome="client_gone"' in served.metrics()
+    nodes = ("node-0", "node-1")
+    wait_until(
+        lambda: any('code="cancelled"' in served.stage.node_metrics(name) for name in nodes), "the node has stopped too"
+    )
 
 
 def test_a_silent_node_is_left_for_another_one(served: Served, namespace: NamespacePlan) -> None:
@@ -322,7 +357,7 @@ def test_a_silent_node_is_left_for_another_one(served: Served, namespace: Namesp
     assert 'kvgrove_gateway_retries_total{reason="node_lost"}' in served.metrics()
     rig.planner.forget(name)
     rig.daemon(name)
-    wait_until(lambda: len(rig.planner.daemons()) == 2, "the daemon is back")
+    rig.wait_daemons(2)
     wait_until(lambda: 'kvgrove_gateway_nodes{state="ready"} 2.0' in served.metrics(), "and linked")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -252,7 +254,7 @@ class Stage:
 
     def daemon(self, name: str) -> None:
         self._start(name, "kvgrove_daemon", "--listen", "tcp://127.0.0.1:0", "--state-dir", str(self.folder / name),
-                    "--threads", "1")  # fmt: skip
+                    "--threads", "1", "--metrics", "127.0.0.1:0")  # fmt: skip
 
     def gateway(self, name: str, *extra: str) -> str:
         """Start it; its base address."""
@@ -272,6 +274,20 @@ class Stage:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
 
+    def wait_daemons(self, count: int) -> None:
+        """Until ``count`` daemons are known to the planner; at once an error if one of them has ended."""
+
+        def dialled() -> bool:
+            for name, process in self.processes.items():
+                assert process.poll() is None, f"{name} ended with {process.returncode}: {self.log(name)[-500:]}"
+            return len(self.planner.daemons()) == count
+
+        wait_until(dialled, f"{count} daemons have dialled")
+
+    def node_metrics(self, name: str) -> str:
+        address = re.findall(r"metrics on (http://\S+)", self.log(name))[-1]
+        return httpx.get(address, timeout=30).text
+
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
@@ -281,6 +297,9 @@ class Stage:
         process.wait()
 
     def close(self) -> None:
+        while _clients:
+            _clients.pop().close()
+        client.cache_clear()
         for process in self.processes.values():
             process.send_signal(signal.SIGCONT)
             process.send_signal(signal.SIGTERM)
@@ -312,5 +331,12 @@ def wait_ready(base: str) -> None:
     wait_until(ready, f"{base} is ready")
 
 
+@cache
 def client(base: str, key: str = "ann") -> OpenAI:
-    return OpenAI(base_url=f"{base}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
+    """One client for each gateway and key; `Stage.close` closes them."""
+    made = OpenAI(base_url=f"{base}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
+    _clients.append(made)
+    return made
+
+
+_clients: list[OpenAI] = []
