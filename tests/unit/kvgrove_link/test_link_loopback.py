@@ -39,9 +39,14 @@ PACING = Pacing(first_backoff=0.01, longest_backoff=0.05, hello_timeout=2.0, idl
 BODY = b"the handbook"
 
 
-def node_plan(n: int, *, term: int = 1) -> NodePlan:
+def node_plan(n: int, *, term: int = 1, lease_seconds: float = 0.3) -> NodePlan:
     namespace = NamespacePlan(
-        uid="u1", name="team/a", model="m", purge=Purge(1, b"n"), fence=Fence(1, n, 1), lease_seconds=0.3
+        uid="u1",
+        name="team/a",
+        model="m",
+        purge=Purge(1, b"n"),
+        fence=Fence(1, n, 1),
+        lease_seconds=lease_seconds,
     )
     return NodePlan(revision=Revision(term=term, n=n), namespaces=[namespace])
 
@@ -190,6 +195,19 @@ async def test_report_soon_does_not_wait_for_the_next_beat(context: zmq.asyncio.
 
 
 @over_loopback
+async def test_an_applied_plan_is_acknowledged_without_waiting_for_the_next_beat(context: zmq.asyncio.Context) -> None:
+    planner = Planner(context)
+    planner.plan = None
+    slow = Pacing(idle_report_interval=1_000.0, longest_report_interval=1_000.0)
+    member = Member(context, planner.socket.address, pacing=slow)
+    await until(lambda: member.link.counters.reports == 1)
+    await planner.socket.send(planner.peers[0], node_plan(1, lease_seconds=3_000.0))
+    await until(lambda: any(isinstance(heard, NodeReport) and heard.applied.n == 1 for heard in planner.heard))
+    await member.link.close()
+    await planner.stop()
+
+
+@over_loopback
 async def test_older_plans_and_grants_of_older_terms_are_ignored(context: zmq.asyncio.Context) -> None:
     planner = Planner(context, term=2)
     planner.plan = node_plan(5, term=2)
@@ -220,8 +238,10 @@ async def test_applying_the_same_revision_twice_changes_nothing(context: zmq.asy
     await until(lambda: bool(member.plans))
     await until(lambda: any(isinstance(heard, NodeReport) and heard.applied.n == 1 for heard in planner.heard))
     await planner.socket.send(planner.peers[0], node_plan(1))
+    await planner.socket.send(planner.peers[0], node_plan(0))  # shows that the one before it has been taken
+    await until(lambda: member.link.counters.stale_plans == 1)
     await planner.socket.send(planner.peers[0], node_plan(2))
-    await until(lambda: len(member.plans) == 2)
+    await until(lambda: member.applied.n == 2)
     assert [plan.revision.n for plan in member.plans] == [1, 2]
     await member.link.close()
     await planner.stop()
