@@ -227,7 +227,7 @@ class Fleet:
     def _refuse(self, problems: list[Problem]) -> None:
         if problems != self._refused:
             for problem in problems:
-                log.error("manifests not taken over, the last good plan stays in force: %s", problem.message)
+                log.warning("manifests not taken over, the last good plan stays in force: %s", problem.message)
             self._refused = problems
             self._changed()
 

@@ -158,7 +158,7 @@ class Child:
             self._message = _last_line(self.spec.log_file)
             delay = None if self._last_exit == HOPELESS_EXIT else self._policy.delay(crashes)
             if delay is None:
-                log.error("%s ended with %d and stays down: %s", self.spec.name, self._last_exit, self._message)
+                log.warning("%s ended with %d and stays down: %s", self.spec.name, self._last_exit, self._message)
                 self._move(ChildState.FAILED)
                 return
             log.warning("%s ended with %d; next start in %.1f s", self.spec.name, self._last_exit, delay)

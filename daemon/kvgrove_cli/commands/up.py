@@ -1,7 +1,6 @@
 """`kvgrove up`: a fleet on this machine, from a folder of manifests."""
 
 import asyncio
-import math
 import shlex
 import signal
 from pathlib import Path
@@ -13,6 +12,7 @@ from kvgrove_cli.commands import options
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.fleet import Fleet, FleetOptions
 from kvgrove_cli.members import FleetShape
+from kvgrove_cli.narration import narrated
 from kvgrove_cli.state_dir import StateDir
 from kvgrove_cli.status import FleetStatus
 from kvgrove_gateway.settings import BadSettings, parse_listen
@@ -37,7 +37,7 @@ _STARTUP_SECONDS = 900.0
 @click.option("--threads-per-node", type=int, help="Default: the processors, divided among the nodes.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option(
-    "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="WARNING", show_default=True
+    "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="ERROR", show_default=True
 )
 def up(
     *,
@@ -77,44 +77,10 @@ async def _run(fleet_options: FleetOptions) -> None:
 
 
 async def _serve(fleet_options: FleetOptions) -> None:
-    async with Fleet(fleet_options) as fleet:
-        narrating = asyncio.create_task(_narrate(fleet))
-        try:
-            current = await fleet.ready(_STARTUP_SECONDS)
-            click.echo(_welcome(fleet, current, fleet_options))
-            await fleet.failed()
-        finally:
-            narrating.cancel()
-
-
-async def _narrate(fleet: Fleet) -> None:
-    """Tell on stderr what changes: one line for each model, namespace and member that is in another state."""
-    told: dict[str, str] = {}
-    while True:
-        lines = _states(fleet.status())
-        for subject, state in lines.items():
-            if told.get(subject) != state:
-                click.echo(f"{subject}: {state}", err=True)
-        told = lines
-        await _until_told(fleet, lines)
-
-
-async def _until_told(fleet: Fleet, told: dict[str, str]) -> None:
-    await fleet.wait_for(lambda current: _states(current) != told, math.inf)
-
-
-def _states(current: FleetStatus) -> dict[str, str]:
-    lines = {f"model {m.name}": _with(m.state, m.message) for m in current.models}
-    lines |= {
-        f"namespace {n.name}": _with(n.phase + (f" {n.warm_ready}/{n.warm_wanted}" if n.warm_wanted else ""), n.message)
-        for n in current.namespaces
-    }
-    lines |= {f"member {m.name}": _with(m.state, m.message) for m in current.members}
-    return lines | {f"problem {p.object}": _with(p.reason, p.message) for p in current.problems}
-
-
-def _with(state: str, message: str) -> str:
-    return f"{state}: {message}" if message else state
+    async with Fleet(fleet_options) as fleet, narrated(fleet, lambda line: click.echo(line, err=True)):
+        current = await fleet.ready(_STARTUP_SECONDS)
+        click.echo(_welcome(fleet, current, fleet_options))
+        await fleet.failed()
 
 
 def _welcome(fleet: Fleet, current: FleetStatus, fleet_options: FleetOptions) -> str:

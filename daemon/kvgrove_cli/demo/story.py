@@ -15,6 +15,7 @@ from kvgrove_cli.demo.rows import Row, ask
 from kvgrove_cli.demo.stage import NAMESPACE, PREFIX, SECOND_MODEL, Scene
 from kvgrove_cli.fleet import Fleet, FleetOptions
 from kvgrove_cli.members import FleetShape
+from kvgrove_cli.narration import narrated
 from kvgrove_cli.status import FleetStatus
 
 NODES = 2
@@ -49,7 +50,8 @@ class Story:
         options = FleetOptions(self._manifests, self._state_dir / "fleet", FleetShape(nodes=NODES), keys)
         self._say(f"starting {NODES} nodes and a gateway")
         async with Fleet(options) as fleet:
-            await fleet.ready(_STARTUP_SECONDS)
+            async with narrated(fleet, self._say):
+                await fleet.ready(_STARTUP_SECONDS)
             self._say(f"the fleet is ready: {fleet.base_url}")
             clients = {
                 tenant: AsyncOpenAI(base_url=fleet.base_url, api_key=secret, max_retries=0, timeout=_STEP_SECONDS)
@@ -84,7 +86,8 @@ class Story:
         await self._ask(globex, checks.REWARMED, _SHORT_QUESTION)
 
         self._say("a second ModelVersion with another chat template is added, beside the first")
-        side_by_side = await self._change(fleet, replace(self._scene, second_model=True), _models_ready(2))
+        async with narrated(fleet, self._say):
+            side_by_side = await self._change(fleet, replace(self._scene, second_model=True), _models_ready(2))
         generations = {model.generation for model in side_by_side.models}
         await self._change(fleet, replace(self._scene, model=SECOND_MODEL, warm=False), _served_by(SECOND_MODEL))
         await self._ask(acme, checks.NEW_MODEL, _SHORT_QUESTION)
