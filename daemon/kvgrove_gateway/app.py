@@ -5,7 +5,6 @@ parsing.
 """
 
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -64,9 +63,11 @@ class Api:
         refresh_metrics: Callable[[], None],
         limits: Limits,
         clock: Callable[[], float],
+        now: Callable[[], float],
         new_id: Callable[[], str],
     ) -> None:
-        """``refresh_metrics``: sets the gauges that are only looked up on a scrape."""
+        """``refresh_metrics``: sets the gauges that are only looked up on a scrape. ``clock``: the chat service's, for
+        spans of time; ``now``: seconds since 1970, for what callers are told."""
         self._keys = keys
         self._board = board
         self._chat = chat
@@ -75,6 +76,7 @@ class Api:
         self._refresh_metrics = refresh_metrics
         self._limits = limits
         self._clock = clock
+        self._now = now
         self._new_id = new_id
         self._under_way = 0
 
@@ -101,7 +103,7 @@ class Api:
         try:
             call = self._parse(await read_body(request, self._limits.body_bytes), identity, arrived, request)
             answer = await unless_gone(request, self._chat.begin(call))
-            replies = Replies(call.id, int(time.time()), call.request.model)
+            replies = Replies(call.id, int(self._now()), call.request.model)
             if not call.request.stream:
                 return Response(await unless_gone(request, _whole(answer, replies, call.request)), media_type=JSON)
             handed_over = True

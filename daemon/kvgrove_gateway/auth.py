@@ -158,7 +158,6 @@ class KeyRing:
             raise BrokenKeyFile(f"{self._path}: {error.message}", field=error.field) from None
 
 
-def holds_one_of(caller: Caller, wanted: Iterable[str]) -> bool:
-    """Whether ``caller`` has at least one of the scopes; true where none is wanted."""
-    needed = frozenset(wanted)
-    return not needed or not needed.isdisjoint(caller.scopes)
+def holds_all_of(caller: Caller, wanted: Iterable[str]) -> bool:
+    """Whether ``caller`` has every one of the scopes; true where none is wanted."""
+    return frozenset(wanted) <= frozenset(caller.scopes)

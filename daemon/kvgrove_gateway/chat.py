@@ -5,6 +5,7 @@ node when one is lost or refuses, against a newer plan when the namespace has mo
 again right before sending, so that a plan that arrived meanwhile is never served behind (I3). It must not know HTTP.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from kvgrove_prompt.assembly import Message
 from kvgrove_protocol.canonical import digest
 from kvgrove_protocol.data import Done, Generate, Sampling, Started, Token
 from kvgrove_protocol.errors import KvgroveError, StaleFence
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_LIMIT = 1 << 20
 """Tokens to ask for where the model's length is not known here: the node knows it, and stops there."""
@@ -268,9 +271,8 @@ def _refusal(error: NodeRefused) -> ApiError:
     if error.code in ("forbidden", "document_not_found"):
         # The node's plan is another one than ours for a moment; ours decides what callers may learn.
         return Unavailable("The namespace is changing: try again.", code="namespace_changing")
-    return Failed(
-        "The node could not serve the request.", code=error.code if error.code.isidentifier() else "node_error"
-    )
+    log.warning("a node failed a request: %s", error.code)
+    return Failed("The node could not serve the request.")
 
 
 def _exhausted(last: KvgroveError | None) -> ApiError:

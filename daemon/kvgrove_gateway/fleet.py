@@ -17,7 +17,6 @@ from kvgrove_gateway.router.decide import Candidate, Decision, decide
 from kvgrove_gateway.router.index import BlockIndex
 from kvgrove_gateway.settings import Limits
 from kvgrove_protocol.control import NodeEndpoint
-from kvgrove_protocol.errors import KvgroveError
 
 log = logging.getLogger(__name__)
 
@@ -41,37 +40,69 @@ class Fleet:
         self._metrics = metrics
         self._clock = clock
         self._links: dict[str, NodeLink] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._retired: list[NodeLink] = []
+        self._tasks: dict[NodeLink, asyncio.Task[None]] = {}
         self._sessions: OrderedDict[bytes, str] = OrderedDict()
 
     def follow(self, endpoints: Sequence[NodeEndpoint]) -> None:
-        """Link to exactly these. Another boot or address of a member is another link (ROU-08)."""
+        """Link to exactly these. Another boot or address of a member is another link (ROU-08).
+
+        Links that the plan no longer names are retired: they finish what is under way, and serve on while no planned
+        node is ready. Nodes judge requests by their own plan and leases, so that is never a question of freshness.
+        """
         wanted = {endpoint.member: endpoint for endpoint in endpoints if endpoint.address}
         for member in [member for member, link in self._links.items() if wanted.get(member) != link.endpoint]:
-            del self._links[member]
-            self._tasks.pop(member).cancel()
+            link = self._links.pop(member)
+            link.retire()
+            self._retired.append(link)
         for member, endpoint in wanted.items():
             if member not in self._links:
-                link = self._make_link(endpoint, NodeResidency(self.index, self._metrics))
-                self._links[member] = link
-                task = self._tasks[member] = asyncio.create_task(link.run(), name=f"link to {member}")
-                task.add_done_callback(_report_crash)
+                self._links[member] = self._revived(endpoint) or self._started(endpoint)
+
+    def _revived(self, endpoint: NodeEndpoint) -> NodeLink | None:
+        for link in self._retired:
+            if link.endpoint == endpoint and link in self._tasks and not self._tasks[link].done():
+                self._retired.remove(link)
+                link.revive()
+                return link
+        return None
+
+    def _started(self, endpoint: NodeEndpoint) -> NodeLink:
+        link = self._make_link(endpoint, NodeResidency(self.index, self._metrics))
+        task = self._tasks[link] = asyncio.create_task(link.run(), name=f"link to {endpoint.member}")
+        task.add_done_callback(lambda done: self._ended(link, done))
+        return link
+
+    def _ended(self, link: NodeLink, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(link, None)
+        if link in self._retired:
+            self._retired.remove(link)
+        if self._links.get(link.name) is link:
+            del self._links[link.name]  # the next plan starts it anew
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.critical("%s ended", task.get_name(), exc_info=error)
 
     async def close(self) -> None:
+        """End every link; requests under way fail."""
         tasks = list(self._tasks.values())
         self._links.clear()
-        self._tasks.clear()
+        self._retired.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def ready(self) -> list[NodeLink]:
-        return [link for link in self._links.values() if link.state is LinkState.READY]
+        """Links that take requests: planned ones, or retired ones where no planned one is up."""
+        planned = [link for link in self._links.values() if link.state is LinkState.READY]
+        return planned or [link for link in self._retired if link.state is LinkState.READY]
 
     def states(self) -> dict[str, int]:
         """Links by state, for metrics."""
-        counts = {state.value: 0 for state in LinkState}
+        counts = {state.value: 0 for state in LinkState} | {"retired": len(self._retired)}
         for link in self._links.values():
             counts[link.state.value] += 1
         return counts
@@ -135,13 +166,3 @@ class Fleet:
         self._sessions.move_to_end(session)
         while len(self._sessions) > self._limits.sessions:
             self._sessions.popitem(last=False)
-
-
-def _report_crash(task: "asyncio.Task[None]") -> None:
-    if task.cancelled():
-        return
-    error = task.exception()
-    if isinstance(error, KvgroveError):
-        log.error("%s ended: %s", task.get_name(), error.code)
-    elif error is not None:
-        log.critical("%s ended: %s", task.get_name(), type(error).__name__, exc_info=error)

@@ -102,6 +102,7 @@ class Gateway:
             refresh_metrics=self._refresh_metrics,
             limits=limits,
             clock=time.perf_counter,
+            now=time.time,
             new_id=lambda: secrets.token_hex(12),
         )
         self._server = _Server(

@@ -8,7 +8,7 @@ scopes are not known (I3). A document that is unknown and one that is not for th
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvgrove_gateway.auth import Identity, holds_one_of
+from kvgrove_gateway.auth import Identity, holds_all_of
 from kvgrove_gateway.errors import Forbidden, NotFound, Unavailable
 from kvgrove_protocol.chain import DocumentRef
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
@@ -141,7 +141,7 @@ def _admits(namespace: NamespacePlan, identity: Identity) -> bool:
         return False
     if namespace.tenants is not None and identity.caller.tenant not in namespace.tenants:
         return False
-    return holds_one_of(identity.caller, namespace.scopes)
+    return holds_all_of(identity.caller, namespace.scopes)
 
 
 def _prefix(namespace: NamespacePlan, name: str) -> PrefixPlan:
@@ -156,7 +156,7 @@ def _prefix(namespace: NamespacePlan, name: str) -> PrefixPlan:
 def _documents(
     namespace: NamespacePlan, caller: Caller, prefix: PrefixPlan | None, names: Sequence[str]
 ) -> tuple[DocumentPlan, ...]:
-    readable = {document.name: document for document in namespace.documents if holds_one_of(caller, document.scopes)}
+    readable = {document.name: document for document in namespace.documents if holds_all_of(caller, document.scopes)}
     own = [] if prefix is None else prefix.documents
     if any(name not in readable for name in own):
         raise NotFound(

@@ -60,6 +60,8 @@ HELLO_S = 5.0
 PULSE_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+RETIRED_S = 30.0
+"""How long an idle link to a node that left the plan is kept: a planner that starts anew knows no nodes at first."""
 RECEIVE_BURST = 64
 CHUNKS_AT_ONCE = 4
 """Bundle chunks asked for ahead."""
@@ -75,7 +77,7 @@ class LinkState(Enum):
 class SessionEnded(Retryable):
     """This session is of no more use.
 
-    ``code`` is one of ``disconnected silent no_hello other_boot refused bad_address``.
+    ``code`` is one of ``disconnected silent no_hello other_boot refused bad_address retired``.
     """
 
 
@@ -111,6 +113,7 @@ class NodeLink:
         self._outbox: asyncio.Queue[ToNode] = asyncio.Queue(limits.node_send_queue)
         self._chunks: dict[tuple[bytes, int], asyncio.Future[BundleChunk]] = {}
         self._heard = 0.0
+        self._retired_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -119,6 +122,19 @@ class NodeLink:
     @property
     def requests(self) -> int:
         return len(self._answers)
+
+    @property
+    def retired(self) -> bool:
+        """Whether the plan no longer names this node."""
+        return self._retired_at is not None
+
+    def retire(self) -> None:
+        """The plan no longer names this node: finish what is under way, then end `run`."""
+        self._retired_at = self._clock()
+
+    def revive(self) -> None:
+        """The plan names it again, the same boot at the same address."""
+        self._retired_at = None
 
     # -- for requests ----------------------------------------------------------------------------------------------
 
@@ -175,7 +191,7 @@ class NodeLink:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Session after session, until cancelled."""
+        """Session after session, until cancelled; once retired, until the session ends."""
         failures = 0
         try:
             while True:
@@ -185,6 +201,8 @@ class NodeLink:
                 except* SessionEnded as ended:
                     was_ready = self.state is LinkState.READY
                     self._end_session(ended.exceptions)
+                if self.retired:
+                    return
                 failures = 0 if was_ready else failures + 1
                 pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 10))
                 await asyncio.sleep(self._random.uniform(pause / 2, pause))
@@ -254,6 +272,8 @@ class NodeLink:
                 raise SessionEnded("no hello from the node", code="no_hello")
             if now - self._heard > self._limits.node_silence_s:
                 raise SessionEnded("the node has gone silent", code="silent")
+            if self._retired_at is not None and not self._answers and now - self._retired_at > RETIRED_S:
+                raise SessionEnded("the node has left the plan", code="retired")
             if self.state is LinkState.READY:
                 nonce += 1
                 self._try_post(Ping(nonce=nonce))

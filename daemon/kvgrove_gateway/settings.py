@@ -39,7 +39,7 @@ class Limits:
     bundle_bytes: int = 256 << 20
     bundle_fetch_s: float = 30.0
     tokenizers: int = 16
-    index_blocks: int = 4_000_000
+    index_blocks: int = 2_000_000
     known_segments: int = 32_768
     sessions: int = 65_536
     route_deadline_s: float = 0.020

@@ -1,116 +1,19 @@
 """The link to a node that misbehaves: a scripted ROUTER in the daemon's place, for what a real daemon never does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from random import Random
 
 import pytest
 import zmq
-import zmq.asyncio
+from scripted_node import DONE, eventually, generate, linked, run
 
 from kvgrove_gateway.errors import NodeLost, NodeRefused, SlowClient
 from kvgrove_gateway.metrics import Metrics
-from kvgrove_gateway.node_link import LinkState, NodeLink
-from kvgrove_gateway.residency import NodeResidency
-from kvgrove_gateway.router.index import BlockIndex
-from kvgrove_gateway.settings import Limits
-from kvgrove_link.clock import boottime
-from kvgrove_protocol.control import NodeEndpoint
-from kvgrove_protocol.data import (
-    TO_GATEWAY,
-    TO_NODE,
-    BundleChunk,
-    BundleRequest,
-    Cancel,
-    ClientHello,
-    Done,
-    Error,
-    Generate,
-    Ping,
-    Sampling,
-    ServerHello,
-    Subscribe,
-    ToGateway,
-    Token,
-    ToNode,
-    Usage,
-)
+from kvgrove_gateway.node_link import LinkState
+from kvgrove_protocol.data import BundleChunk, BundleRequest, Cancel, Error, Generate, Subscribe, Token
 from kvgrove_protocol.events import EventBatch, NodeLoad, Removed, SnapshotChunk, Stored
-from kvgrove_protocol.identity import Caller
 
 LOAD = NodeLoad(queued_prefill_tokens=7, running=0, prefill_tokens_per_s=5.0, decode_steps_per_s=0.0, free_blocks=0)
 KEYS = [bytes([number]) * 32 for number in range(4)]
-DONE = Done(request_id="r", finish_reason="stop", usage=Usage(prompt=1, reused=0, completion=1, missed={}))
-
-
-class Peer:
-    """The node's side."""
-
-    def __init__(self, context: zmq.asyncio.Context) -> None:
-        self.socket = context.socket(zmq.ROUTER)
-        self.address = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
-        self.peer = b""
-
-    async def receive(self, kind: type[ToNode]) -> ToNode:
-        """The next message that is no ping; it must be of ``kind``."""
-        while True:
-            self.peer, frame = await self.socket.recv_multipart()
-            message = TO_NODE.decode(frame)
-            if not isinstance(message, Ping) or kind is Ping:
-                assert isinstance(message, kind), message
-                return message
-
-    async def send(self, *messages: ToGateway | bytes) -> None:
-        for message in messages:
-            frame = message if isinstance(message, bytes) else TO_GATEWAY.encode(message)
-            await self.socket.send_multipart([self.peer, frame])
-
-    async def greet(self, boot: str = "b1") -> None:
-        await self.receive(ClientHello)
-        await self.send(ServerHello(member="n", boot=boot, version=1))
-
-
-async def eventually(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110 - effects that announce themselves nowhere
-            await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def linked(**limits: float) -> AsyncIterator[tuple[NodeLink, Peer, BlockIndex, Metrics]]:
-    context = zmq.asyncio.Context()
-    peer, index, metrics = Peer(context), BlockIndex(1000), Metrics()
-    link = NodeLink(
-        context,
-        NodeEndpoint(member="n", boot="b1", address=peer.address),
-        member="g",
-        boot="gb",
-        residency=NodeResidency(index, metrics),
-        limits=Limits(**limits),  # type: ignore[arg-type]
-        metrics=metrics,
-        clock=boottime,
-        random=Random(1),
-    )
-    running = asyncio.create_task(link.run())
-    try:
-        yield link, peer, index, metrics
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        peer.socket.close(0)
-        context.term()
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 120))  # type: ignore[arg-type]
-
-
-def generate(request_id: str = "r") -> Generate:
-    return Generate(
-        request_id=request_id, namespace_uid="u", generation=b"g", fence=None, caller=Caller(), tokens=b"", spans=[],
-        sampling=Sampling(), max_new_tokens=1,
-    )  # fmt: skip
 
 
 def losses(metrics: Metrics, reason: str) -> float:
