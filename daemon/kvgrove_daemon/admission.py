@@ -44,7 +44,7 @@ def admits_caller(namespace: HostedNamespace, caller: Caller) -> bool:
     plan = namespace.plan
     if plan.tenants is not None and caller.tenant not in plan.tenants:
         return False
-    return not plan.scopes or bool(set(plan.scopes) & set(caller.scopes))
+    return set(plan.scopes) <= set(caller.scopes)
 
 
 def _reference_problem(namespace: HostedNamespace, caller: Caller, span: Span) -> Admission | None:
@@ -52,7 +52,7 @@ def _reference_problem(namespace: HostedNamespace, caller: Caller, span: Span) -
     if reference is None:
         return None
     document = namespace.documents.get(reference.id)
-    if document is None or (document.scopes and not set(document.scopes) & set(caller.scopes)):
+    if document is None or not set(document.scopes) <= set(caller.scopes):
         # One answer for both, so that nobody learns which documents exist.
         return _refuse("document_not_found", "no such document, or not for this caller")
     if (document.body, document.epoch) != (reference.digest, reference.epoch):

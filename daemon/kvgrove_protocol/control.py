@@ -66,7 +66,7 @@ class DocumentPlan(_Part, frozen=True, kw_only=True):
     """Digest of the text."""
     epoch: int
     scopes: list[str] = []
-    """A caller needs one of these; empty: everyone the namespace admits."""
+    """A caller needs all of these; empty: everyone the namespace admits."""
 
 
 class PrefixPlan(_Part, frozen=True, kw_only=True):
@@ -94,6 +94,7 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     tenants: list[str] | None = None
     """None: every verified tenant. Empty: nobody."""
     scopes: list[str] = []
+    """A caller needs all of these."""
     policy_version: int = 1
     purge: Purge
     fence: Fence

@@ -100,6 +100,13 @@ def test_i2_isolated_a_caller_outside_the_current_rule_is_refused(caller: Caller
     assert admit(replaced(caller=caller), table(), lease_valid=True).code == "forbidden"
 
 
+def test_i2_isolated_every_scope_of_the_rule_is_needed() -> None:
+    ruled = table(msgspec.structs.replace(NAMESPACE, scopes=["hr", "legal"]))
+    for held, admitted in ((("hr",), False), (("legal", "hr", "x"), True), ((), False)):
+        caller = Caller(tenant="acme", scopes=held)
+        assert (admit(replaced(caller=caller), ruled, lease_valid=True).verdict is Verdict.WARM) == admitted, held
+
+
 def test_i2_isolated_no_tenants_means_nobody_and_a_missing_list_means_every_verified_one() -> None:
     nobody = table(msgspec.structs.replace(NAMESPACE, tenants=[]))
     assert admit(REQUEST, nobody, lease_valid=True).code == "forbidden"
