@@ -31,6 +31,7 @@ from kvgrove_cli.processes import Child, ChildState, Processes, RestartPolicy
 from kvgrove_cli.state_dir import StateDir
 from kvgrove_cli.status import FleetStatus, MemberStatus, Problem
 from kvgrove_cli.supervisor import Supervisor
+from kvgrove_cli.view import fleet_status, in_one_line
 from kvgrove_crds.problems import ManifestError
 from kvgrove_protocol.control import DAEMON, GATEWAY
 
@@ -135,25 +136,7 @@ class Fleet:
             [name for name, member in self._members.items() if member.role == DAEMON and name not in stopped]
         )
         members = [self._member_status(member) for member in self._members.values()]
-        problems = [*self._refused, *view.problems, *self._fallen(members)]
-        up = all(member.state == ChildState.RUNNING for member in members if member.state != ChildState.STOPPED)
-        applied = all(
-            member.connected and member.applied == view.revision
-            for member in members
-            if member.state == ChildState.RUNNING
-        )
-        served = all(namespace.phase in ("Ready", "Suspended") for namespace in view.namespaces)
-        loaded = all(model.state == "Ready" for model in view.models)
-        addressed = all(_address(member) for member in self._members.values() if member.role == GATEWAY)
-        return FleetStatus(
-            pid=os.getpid(),
-            revision=view.revision,
-            ready=up and applied and loaded and served and addressed and not problems,
-            namespaces=view.namespaces,
-            models=view.models,
-            members=members,
-            problems=problems,
-        )
+        return fleet_status(os.getpid(), view, members, self._refused)
 
     async def wait_for(self, reached: Callable[[FleetStatus], bool], seconds: float) -> FleetStatus:
         """The first status for which ``reached`` holds. FleetProblem after ``seconds``, or at once if it broke."""
@@ -168,7 +151,7 @@ class Fleet:
                     await news.wait()
         except TimeoutError:
             raise FleetProblem(
-                f"not reached within {seconds:g} s; {_in_one_line(self.status())}", code="timeout"
+                f"not reached within {seconds:g} s; {in_one_line(self.status())}", code="timeout"
             ) from None
 
     async def ready(self, seconds: float) -> FleetStatus:
@@ -270,19 +253,12 @@ class Fleet:
             message=process.message,
         )
 
-    def _fallen(self, members: list[MemberStatus]) -> list[Problem]:
-        return [
-            Problem(
-                object=f"member {member.name}", reason=f"Process{member.state.capitalize()}", message=member.message
-            )
-            for member in members
-            if member.state in (ChildState.FAILED, ChildState.WAITING)
-        ]
-
     def _child_changed(self, _child: Child) -> None:
         self._changed()
 
     async def _child_ended(self, name: str) -> None:
+        if (address_file := self._members[name].address_file) is not None:
+            address_file.unlink(missing_ok=True)  # the next process may get another port
         await self._supervisor.member_ended(name)
 
     def _changed(self) -> None:
@@ -326,10 +302,3 @@ def _address(member: Member) -> str:
         return member.address_file.read_text().strip() if member.address_file is not None else ""
     except FileNotFoundError:
         return ""
-
-
-def _in_one_line(current: FleetStatus) -> str:
-    waiting = [f"{n.name} is {n.phase}" + (f" ({n.message})" if n.message else "") for n in current.namespaces]
-    waiting += [f"{m.name} is {m.state}" for m in current.models if m.state != "Ready"]
-    waiting += [f"{m.name} is {m.state}, plan {m.applied}" for m in current.members]
-    return "; ".join([*waiting, *(p.message for p in current.problems)])

@@ -94,6 +94,20 @@ class StateDir:
             os.close(self._lock)
             self._lock = None
 
+    def in_use(self) -> bool:
+        """Whether a fleet runs on this directory now."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
     def load(self) -> FleetState:
         """The stored facts; those of a new fleet where there are none. Raises FleetProblem for a damaged file."""
         return self._file.load() or FleetState()

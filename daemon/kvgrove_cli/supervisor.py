@@ -20,8 +20,8 @@ from kvgrove_cli.manifests import Resources, identity
 from kvgrove_cli.mint import SYSTEM_MINT
 from kvgrove_cli.sources import Found, find_files
 from kvgrove_cli.state_dir import FleetState, StateDir
-from kvgrove_cli.status import InvalidationStatus, ModelStatus, NamespaceStatus, Problem
-from kvgrove_cli.view import Nodes, model_status, namespace_status
+from kvgrove_cli.status import InvalidationStatus, Problem
+from kvgrove_cli.view import Nodes, View, model_status, namespace_status
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
 from kvgrove_link.planner import PlannerSocket
@@ -55,16 +55,6 @@ class Link:
     address: str = ""
     boot: str = ""
     applied: str = "0.0"
-
-
-@dataclass(frozen=True)
-class View:
-    """What the planner knows, for the status."""
-
-    revision: str
-    namespaces: list[NamespaceStatus]
-    models: list[ModelStatus]
-    problems: list[Problem]
 
 
 class Supervisor:

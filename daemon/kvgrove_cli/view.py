@@ -7,7 +7,15 @@ and holds what is to be warm.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvgrove_cli.status import InvalidationStatus, ModelStatus, NamespaceStatus
+from kvgrove_cli.processes import ChildState
+from kvgrove_cli.status import (
+    FleetStatus,
+    InvalidationStatus,
+    MemberStatus,
+    ModelStatus,
+    NamespaceStatus,
+    Problem,
+)
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_protocol.control import ModelPlan, ModelReport, NamespacePlan, NamespaceReport, NodeReport
@@ -31,6 +39,50 @@ class Nodes:
             node: next((n for n in report.namespaces if n.uid == uid), None) if report is not None else None
             for node, report in self.reports.items()
         }
+
+
+@dataclass(frozen=True)
+class View:
+    """What the planner knows."""
+
+    revision: str
+    namespaces: list[NamespaceStatus]
+    models: list[ModelStatus]
+    problems: list[Problem]
+
+
+def fleet_status(pid: int, view: View, members: Sequence[MemberStatus], refused: Sequence[Problem]) -> FleetStatus:
+    """The whole document. ``refused``: what is wrong with manifests that were not taken over.
+
+    Members that were stopped on purpose keep nobody from being ready; a gateway without an address does.
+    """
+    wanted = [member for member in members if member.state != ChildState.STOPPED]
+    fallen = [
+        Problem(object=f"member {member.name}", reason=f"Process{member.state.capitalize()}", message=member.message)
+        for member in wanted
+        if member.state != ChildState.RUNNING
+    ]
+    problems = [*refused, *view.problems, *fallen]
+    return FleetStatus(
+        pid=pid,
+        revision=view.revision,
+        ready=not problems
+        and all(member.connected and member.applied == view.revision and member.address for member in wanted)
+        and all(model.state == "Ready" for model in view.models)
+        and all(namespace.phase in ("Ready", "Suspended") for namespace in view.namespaces),
+        namespaces=view.namespaces,
+        models=view.models,
+        members=[*members],
+        problems=problems,
+    )
+
+
+def in_one_line(current: FleetStatus) -> str:
+    """What a fleet that is not where it should be waits for."""
+    waiting = [f"{n.name} is {n.phase}" + (f" ({n.message})" if n.message else "") for n in current.namespaces]
+    waiting += [f"{m.name} is {m.state}" for m in current.models if m.state != "Ready"]
+    waiting += [f"{m.name} is {m.state}, plan {m.applied}" for m in current.members]
+    return "; ".join([*waiting, *(p.message for p in current.problems)])
 
 
 def model_status(model: ModelVersion, plan: ModelPlan | None, nodes: Nodes, problem: str) -> ModelStatus:
