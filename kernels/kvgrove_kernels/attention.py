@@ -77,12 +77,11 @@ class KeysAndValues:
         if self.codec is None:
             element = self.keys.element
             return numbers.to_float32(self.keys.array, element), numbers.to_float32(self.values.array, element)
-        decoded = []
-        for plane, scales in ((self.keys, self.key_scales), (self.values, self.value_scales)):
-            assert scales is not None
-            rows = np.repeat(scales.on_host(), block_size, axis=0)
-            decoded.append(numbers.decode(plane.on_host(), self.codec) * rows[:, :, None])
-        return decoded[0], decoded[1]
+        keys, values = (numbers.decode(plane.on_host(), self.codec) for plane in (self.keys, self.values))
+        for rows, scales in ((keys, self.key_scales), (values, self.value_scales)):
+            if scales is not None:  # `of` sees to it that codes have them
+                np.multiply(rows, np.repeat(scales.on_host(), block_size, axis=0)[:, :, None], out=rows)
+        return keys, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +105,7 @@ class DecodeShape:
         kv: KeysAndValues,
         table: Operand,
         context: Operand,
+        *,
         block_size: int,
         max_context: int | None,
     ) -> DecodeShape:
@@ -169,6 +169,7 @@ def launch(
     kv: KeysAndValues,
     block_table: Operand,
     context: Operand,
+    *,
     shape: DecodeShape,
     scale: float,
     out: Operand,

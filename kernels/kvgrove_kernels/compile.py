@@ -1,7 +1,8 @@
 """The one compile cache: a kernel variant's cubin, by source digest, architecture and options, in memory and on disk.
 
 Role: NVRTC without a GPU or CuPy. Invariants: equal keys mean equal bytes, whatever process compiled them; a file
-appears whole or not at all; a warning is an error; the disk holds at most `MAX_CUBINS`. Must not know: what kernels do, devices, launches.
+appears whole or not at all; a warning is an error; the disk holds at most `MAX_CUBINS`.
+Must not know: what kernels do, devices, launches.
 """
 
 from __future__ import annotations

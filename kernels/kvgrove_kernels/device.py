@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kvgrove_kernels.arrays import Operand, cupy
 from kvgrove_kernels.compile import CompileCache, Variant, default_directory
+from kvgrove_kernels.errors import DeviceOutOfMemory
 
 Scalar = np.int32 | np.uint32 | np.int64 | np.uint64 | np.float32
 """One kernel argument, of exactly the parameter's size. Pointers are uint64."""
@@ -55,7 +56,7 @@ class Device(Protocol):
         """How many there are: grids are sized by it."""
 
     def scratch(self, shape: Sequence[int], dtype: str) -> Operand:
-        """Memory that is not initialised, valid for the launches that follow on this stream."""
+        """Memory that is not initialised, for the launches that follow on this stream. Raises `DeviceOutOfMemory`."""
 
     def upload(self, array: npt.NDArray[Any]) -> Operand:
         """A small host array on the device, without waiting."""
@@ -79,7 +80,11 @@ class CupyDevice:
     _functions: dict[tuple[Variant, str], Any] = field(default_factory=dict)
 
     def scratch(self, shape: Sequence[int], dtype: str) -> Operand:
-        return Operand("scratch", cupy().empty(tuple(shape), dtype=dtype), dtype)
+        module = cupy()
+        try:
+            return Operand("scratch", module.empty(tuple(shape), dtype=dtype), dtype)
+        except module.cuda.memory.OutOfMemoryError as error:
+            raise DeviceOutOfMemory(f"no scratch memory for {dtype} of {tuple(shape)}: use smaller batches") from error
 
     def upload(self, array: npt.NDArray[Any]) -> Operand:
         # By way of CuPy's pinned pool: a copy from pageable memory would wait.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.errors import Retryable, Terminal
 
 
 class BadArgument(Terminal):
@@ -24,3 +24,9 @@ class KernelCompileFailed(Terminal):
     """The compiler refused a kernel source. The message carries its log."""
 
     code = "kernel_compile_failed"
+
+
+class DeviceOutOfMemory(Retryable):
+    """An op found no scratch memory on the device. Nothing was started."""
+
+    code = "device_out_of_memory"

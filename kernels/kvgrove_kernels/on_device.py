@@ -165,7 +165,7 @@ class DeviceOps:
         return residue
 
     def quantize_blocks(
-        self, pool: Operand, ids: Operand, shape: PoolShape, codec: Codec, codes: Operand, scales: Operand
+        self, pool: Operand, ids: Operand, shape: PoolShape, codes: Operand, scales: Operand, *, codec: Codec
     ) -> None:
         blocks = ids.shape[0]
         if blocks == 0 or shape.heads == 0:
@@ -176,7 +176,7 @@ class DeviceOps:
         self.device.launch(Launch(_quantizer(pool, codec, shape), "quantize_blocks", grid, 128, args))
 
     def dequantize_blocks(
-        self, codes: Operand, scales: Operand, codec: Codec, pool: Operand, ids: Operand, shape: PoolShape
+        self, codes: Operand, scales: Operand, pool: Operand, ids: Operand, shape: PoolShape, *, codec: Codec
     ) -> None:
         blocks = ids.shape[0]
         if blocks == 0 or shape.heads == 0:

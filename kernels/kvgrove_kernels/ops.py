@@ -1,12 +1,13 @@
 """The ops on KV blocks: one typed function each, on NumPy, CuPy and torch arrays alike.
 
 Role: check arguments, then run the NumPy reference for host arrays or launch kernels for device arrays. Invariants:
-arrays are worked on where they lie; device work is ordered on CuPy's current stream (``with stream:``) and nothing waits for
-it; results are valid once that stream has reached them. Must not know: who owns a block.
+arrays are worked on where they lie; device work is ordered on CuPy's current stream (``with stream:``) and nothing
+waits for it; results are valid once that stream has reached them. Must not know: who owns a block.
 
 Shapes: ``pool`` is ``(layers, 2, slots * block_size, kv_heads, head_dim)``, C-contiguous; ``ids`` are slots, int32
-where they are device arrays. bfloat16 arrays of NumPy and CuPy are 2-byte integers with ``dtype="bfloat16"``. Errors: `BadArgument`
-naming the argument, `KernelsUnavailable` for device arrays where CuPy is not installed, `KernelCompileFailed`.
+where they are device arrays. bfloat16 arrays of NumPy and CuPy are 2-byte integers with ``dtype="bfloat16"``.
+Errors: `BadArgument` naming the argument; for device arrays also `KernelsUnavailable` where CuPy is not installed,
+`KernelCompileFailed` and `DeviceOutOfMemory`.
 """
 
 from __future__ import annotations
@@ -75,14 +76,16 @@ def copy_blocks(
 ) -> None:
     """Copy blocks ``ids`` of ``pool`` to slots ``mirror_ids`` of ``mirror``, or back.
 
-    ``mirror`` is a host array ``(slots, layers, 2, block_size, kv_heads, head_dim)``, so that a block is one piece of memory; for a
-    device pool it must be pinned, and neither side may be touched before the stream has got there.
+    ``mirror`` is a host array ``(slots, layers, 2, block_size, kv_heads, head_dim)`` of elements as large as the
+    pool's, so that a block is one piece of memory; for a device pool it must be pinned, and neither side may be
+    touched before the stream has got there.
     """
     on_pool = operand("pool", pool, writable=to == "pool")
     shape = PoolShape.of(on_pool, block_size)
     on_mirror = operand("mirror", mirror, writable=to == "mirror")
     on_mirror.on_host()
-    on_mirror.need_dtype(str(on_pool.array.dtype))
+    if on_mirror.array.dtype.itemsize != shape.item_bytes:
+        raise BadArgument("mirror", f"its elements must have {shape.item_bytes} bytes, not those of {mirror.dtype}")
     on_mirror.need_shape(shape.mirror(on_mirror.shape[0] if on_mirror.shape else 0))
     slots = block_ids("ids", ids, shape.slots, distinct=to == "pool")
     places = block_ids("mirror_ids", mirror_ids, on_mirror.shape[0], distinct=to == "mirror")
@@ -91,9 +94,11 @@ def copy_blocks(
     if on_pool.on_device:
         _kernels(on_pool).copy_blocks(on_pool, slots, on_mirror, places, shape, to_mirror=to == "mirror")
     elif to == "mirror":
-        reference.copy_to_mirror(on_pool.array, slots.on_host(), on_mirror.array, places.on_host(), shape)
+        same = on_mirror.array.view(on_pool.array.dtype)
+        reference.copy_to_mirror(on_pool.array, slots.on_host(), same, places.on_host(), shape)
     else:
-        reference.copy_from_mirror(on_mirror.array, places.on_host(), on_pool.array, slots.on_host(), shape)
+        same = on_mirror.array.view(on_pool.array.dtype)
+        reference.copy_from_mirror(same, places.on_host(), on_pool.array, slots.on_host(), shape)
 
 
 def checksum_blocks(pool: Array, ids: Array | Sequence[int], *, block_size: int) -> Array:
@@ -156,7 +161,7 @@ def quantize_blocks(
     coded = (*shape.run(blocks)[:-1], shape.head_dim * numbers.CODE_BITS[codec] // 8)
     codes_on, scales_on = cupy().empty(coded, "uint8"), cupy().empty((shape.layers, 2, blocks, shape.heads), "float32")
     targets = operand("codes", codes_on), operand("scales", scales_on)
-    _kernels(source).quantize_blocks(source, slots, shape, codec, *targets)
+    _kernels(source).quantize_blocks(source, slots, shape, *targets, codec=codec)
     return Quantised(codes_on, scales_on, codec)
 
 
@@ -181,10 +186,10 @@ def dequantize_blocks(
     scales.need_shape((shape.layers, 2, blocks, shape.heads))
     scales.need_side_of(target)
     if target.on_device:
-        _kernels(target).dequantize_blocks(codes, scales, quantised.codec, target, slots, shape)
+        _kernels(target).dequantize_blocks(codes, scales, target, slots, shape, codec=quantised.codec)
     else:
-        args = target.array, target.element, slots.on_host(), shape
-        reference.dequantize_blocks(codes.array, scales.array, quantised.codec, *args)
+        args = codes.array, scales.array, target.array, slots.on_host(), shape
+        reference.dequantize_blocks(*args, codec=quantised.codec, element=target.element)
 
 
 def rope_shift(
@@ -199,9 +204,9 @@ def rope_shift(
 ) -> None:
     """Turn the keys of blocks ``ids`` as if each of their tokens stood ``deltas[i]`` positions further on, in place.
 
-    ``inverse_frequencies``: radians for each position, ``rotary_dim / 2`` of them, on the host, as the model's RoPE has them
-    (scaled variants included); elements from ``rotary_dim`` on stay. Pairs are (j, j + rotary_dim / 2), or neighbours with
-    ``interleaved``. Adds one rounding to the pool's type.
+    ``inverse_frequencies``: radians for each position, ``rotary_dim / 2`` of them, on the host, as the model's RoPE
+    has them (scaled variants included); elements from ``rotary_dim`` on stay. Pairs are (j, j + rotary_dim / 2), or
+    neighbours with ``interleaved``. Adds one rounding to the pool's type.
     """
     target = operand("pool", pool, dtype, writable=True)
     target.need_element()
@@ -219,8 +224,8 @@ def rope_shift(
         each = Operand("turns", turns, "float64")
         _kernels(target).rope_shift(target, slots, moved, each, shape, interleaved=interleaved)
     else:
-        where = target.array, target.element, slots.on_host(), moved.on_host()
-        reference.rope_shift(*where, turns, shape, interleaved=interleaved)
+        args = target.array, slots.on_host(), moved.on_host(), turns, shape
+        reference.rope_shift(*args, element=target.element, interleaved=interleaved)
 
 
 def paged_attention_decode(
@@ -241,15 +246,15 @@ def paged_attention_decode(
 ) -> Array:
     """Attention of one new token of each sequence over KV that stays in its blocks: ``(batch, heads, head_dim)``.
 
-    ``query``: ``(batch, heads, head_dim)``. ``keys``, ``values``: one plane each, ``pool[layer, 0]`` and ``pool[layer, 1]``; with
-    ``codec``, planes of codes and their scales ``(slots, kv_heads)``. ``block_table``: int32, ``(batch, width)``; ``context``:
-    int32, tokens of each sequence (none: zeros). ``scale``: 1 / sqrt(head_dim) where not given. ``max_context``, no smaller than
-    any context, sizes a device launch: without it the width of the table does.
+    ``query``: ``(batch, heads, head_dim)``. ``keys``, ``values``: one plane each, ``pool[layer, 0]`` and
+    ``pool[layer, 1]``; with ``codec``, planes of codes and their scales ``(slots, kv_heads)``. ``block_table``: int32,
+    ``(batch, width)``; ``context``: int32, tokens of each sequence (none: zeros). ``scale``: 1 / sqrt(head_dim) where
+    not given. ``max_context``, no smaller than any context, sizes a device launch: without it the table's width does.
     """
     asked = operand("query", query, dtype)
     kv = attention.KeysAndValues.of(keys, values, key_scales, value_scales, codec=codec, dtype=dtype)
     table, lengths = operand("block_table", block_table), operand("context", context)
-    shape = attention.DecodeShape.of(asked, kv, table, lengths, block_size, max_context)
+    shape = attention.DecodeShape.of(asked, kv, table, lengths, block_size=block_size, max_context=max_context)
     result = like(query, asked.shape) if out is None else out
     target = operand("out", result, dtype, writable=True)
     target.need_shape(asked.shape)
@@ -257,11 +262,11 @@ def paged_attention_decode(
     target.need_side_of(asked)
     factor = shape.head_dim**-0.5 if scale is None else scale
     if asked.on_device:
-        attention.launch(_kernels(asked).device, asked, kv, table, lengths, shape, factor, target)
+        device = _kernels(asked).device
+        attention.launch(device, asked, kv, table, lengths, shape=shape, scale=factor, out=target)
     else:
-        values_of = numbers.to_float32(asked.array, asked.element)
-        rows = kv.in_float32(block_size)
-        found = reference.paged_attention_decode(values_of, *rows, table.array, lengths.array, block_size, factor)
+        args = numbers.to_float32(asked.array, asked.element), *kv.in_float32(block_size), table.array, lengths.array
+        found = reference.paged_attention_decode(*args, block_size=block_size, scale=factor)
         target.array[...] = numbers.from_float32(found, asked.element).view(target.array.dtype)
     return result
 

@@ -105,7 +105,7 @@ def quantize_blocks(pool: Bits, element: str, ids: Ids, shape: PoolShape, codec:
     blocks = shape.by_block(pool)[:, :, ids]
     values = numbers.to_float32(blocks, element)
     # NumPy reduces into the order of its input's strides; the layout promised is C's.
-    largest = np.ascontiguousarray(np.fmax.reduce(np.abs(values), axis=(3, 5), initial=np.float32(0)))
+    largest: Floats = np.ascontiguousarray(np.fmax.reduce(np.abs(values), axis=(3, 5), initial=np.float32(0)))
     scales = largest / numbers.LARGEST_CODE[codec]
     scales[scales < SMALLEST_SCALE] = 0
     inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
@@ -114,7 +114,7 @@ def quantize_blocks(pool: Bits, element: str, ids: Ids, shape: PoolShape, codec:
 
 
 def dequantize_blocks(
-    codes: Bits, scales: Floats, codec: Codec, pool: Bits, element: str, ids: Ids, shape: PoolShape
+    codes: Bits, scales: Floats, pool: Bits, ids: Ids, shape: PoolShape, *, codec: Codec, element: str
 ) -> None:
     values = numbers.decode(codes, codec).reshape(shape.layers, 2, ids.size, shape.block_size, shape.heads, -1)
     values = values * scales[:, :, :, None, :, None]
@@ -130,12 +130,12 @@ def rope_table(deltas: Ids, turns: npt.NDArray[np.float64]) -> tuple[Floats, Flo
 
 def rope_shift(
     pool: Bits,
-    element: str,
     ids: Ids,
     deltas: Ids,
     turns: npt.NDArray[np.float64],
     shape: PoolShape,
     *,
+    element: str,
     interleaved: bool,
 ) -> None:
     cos, sin = (table[None, :, None, None, :] for table in rope_table(deltas, turns))
@@ -163,6 +163,7 @@ def paged_attention_decode(
     values: Floats,
     block_table: Ids,
     context: Ids,
+    *,
     block_size: int,
     scale: float,
 ) -> Floats:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -26,6 +26,12 @@ def sanitizer_environment() -> dict[str, str]:
     return {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
 
 
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, env=environment, check=False, **streams)
+    return done.returncode, done.stdout
+
+
 def main() -> int:
     # One BLAS thread: the oracles are small, and three processes share the cores.
     base = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -37,16 +43,13 @@ def main() -> int:
         "mutants": ([sys.executable, str(HERE / "mutants.py")], base),
     }
     started = time.monotonic()
-    running = {}
-    for name, (command, environment) in proofs.items():
-        output = tempfile.TemporaryFile("w+")
-        running[name] = output, subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     failed = []
-    for name, (output, process) in running.items():
-        if process.wait():
-            failed.append(name)
-        output.seek(0)
-        print(f"== {name}: {'failed' if process.returncode else 'passed'}\n{output.read()}", flush=True)
+    with ThreadPoolExecutor(len(proofs)) as pool:
+        outcomes = {name: pool.submit(_run, *how) for name, how in proofs.items()}
+        for name, outcome in outcomes.items():
+            status, output = outcome.result()
+            print(f"== {name}: {'failed' if status else 'passed'}\n{output}", flush=True)
+            failed += [name] if status else []
     print(f"{len(proofs) - len(failed)} of {len(proofs)} proofs passed in {time.monotonic() - started:.0f} s")
     return 1 if failed else 0
 

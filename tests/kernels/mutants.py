@@ -1,4 +1,4 @@
-"""Breaks kernels one line at a time, and demands that the test bed fails each: a proof of the tests, not of the kernels.
+"""Breaks kernels one line at a time, and demands that the test bed fails each: a proof of the tests, not the kernels.
 
 Each mutant is a copy of the sources with one text replaced, and the tests that must not survive it. A mutant whose text
 is no longer there, or that survives, is a failure. Run by ``make test-kernels``, or alone with part of a source's name.
@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from everything import ALL, sanitizer_environment
+
 from kvgrove_kernels.compile import SOURCES
 
 HERE = Path(__file__).parent
@@ -26,6 +28,8 @@ class Mutant:
     text: str
     instead: str
     tests: str
+    sanitized: bool = False
+    """Only the sanitizers see it: what is read wrongly is not used."""
 
 
 MOVING, COMPUTING, DECODE = "test_moving_kernels.py", "test_computing_kernels.py", "test_decode_kernel.py"
@@ -44,13 +48,18 @@ MUTANTS = [
     Mutant("move_blocks.cu", "from < 0 || from >= src_slots", "from < 0", SKIPPED),
     Mutant("move_blocks.cu", "to < 0 || to >= dst_slots", "to >= dst_slots", SKIPPED),
     Mutant("move_blocks.cu", "apart % 16 == 0", "apart % 8 == 0", GATHER),
-    Mutant("move_blocks.cu", "const i64 tail = head + words", "const i64 tail = words", GATHER),
+    Mutant("move_blocks.cu", "i64 at = tail + threadIdx.x", "i64 at = tail + 1 + threadIdx.x", GATHER),
     Mutant("move_blocks.cu", "at < head; at += THREADS", "at < head - 1; at += THREADS", GATHER),
     Mutant("move_blocks.cu", "+ plane * dst_plane_stride", "", LISTED),
-    Mutant("move_blocks.cu", "dst_ids ? dst_ids[block] : block", "block", SCATTER),
+    Mutant("move_blocks.cu", "dst_ids ? static_cast<i64>(dst_ids[block]) : block", "block", SCATTER),
     Mutant("move_blocks.cu", "unit += gridDim.x", "unit += gridDim.x + 1", LISTED),
     Mutant("checksum_blocks.cu", "key[k] = mix(4 * lane + k + 1) | 1", "key[k] = mix(4 * lane + k + 1)", CHECKSUM),
-    Mutant("checksum_blocks.cu", "sum = sum * TILE_FACTOR + word.x", "sum = sum + word.x", CHECKSUM),
+    Mutant(
+        "checksum_blocks.cu",
+        "sum = sum * TILE_FACTOR + word.x",
+        "sum = sum + word.x",
+        f"{MOVING}::test_checksum_of_large_fragments",
+    ),
     Mutant(
         "checksum_blocks.cu",
         "for (; exponent; exponent >>= 1, base *= base)",
@@ -101,7 +110,9 @@ MUTANTS = [
         "rope_shift.cu", "2 * static_cast<i64>(blockIdx.y) * slots", "static_cast<i64>(blockIdx.y) * slots", SHIFTED
     ),
     Mutant("rope_shift.cu", "const double angle", "const float angle", SHIFTED),
-    Mutant("paged_attention_decode.cu", "tokens.row[u] >= 0 && octet < OCTETS", "octet < OCTETS", DECODED),
+    Mutant(
+        "paged_attention_decode.cu", "tokens.row[u] >= 0 && octet < OCTETS", "octet < OCTETS", DECODED, sanitized=True
+    ),
     Mutant("paged_attention_decode.cu", "static_cast<u32>(tokens.row[u] >= 0) << u", "1u << u", DECODED),
     Mutant("paged_attention_decode.cu", "token < context.end && entry", "entry", DECODED),
     Mutant("paged_attention_decode.cu", "weight[r] *= shrink[r];", "", DECODED),
@@ -137,15 +148,28 @@ def caught(mutant: Mutant) -> str | None:
         if before.count(mutant.text) < 1:
             return f"{name}: the text is not in the source any more"
         source.write_text(before.replace(mutant.text, mutant.instead, 1))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(HERE / mutant.tests)]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            ALL,
+            str(HERE / mutant.tests),
+        ]
         environment = {**os.environ, "KVGROVE_KERNEL_SOURCES": str(sources), "KVGROVE_SIMT_BUILD": folder}
+        if mutant.sanitized:
+            environment |= sanitizer_environment()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    # 1: tests ran and failed. Anything else (nothing collected, a crash of pytest) is no proof; a kernel may crash, though.
+    # 1: tests ran and failed; negative: the kernel crashed. Anything else (nothing collected) is no proof.
     if done.returncode == 0:
         return f"{name}: survived {mutant.tests}"
     if "does not compile for the host" in done.stdout:
         return f"{name}: does not compile\n{done.stdout[-1500:]}"
-    if done.returncode not in (1, -11, -6, -8):
+    if done.returncode > 1:
         return f"{name}: pytest ended with {done.returncode}\n{done.stdout[-1500:]}"
     return None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rig import STEP, Dims, floats, ids_of, on_shim, random_pool, shape_of
+
 from kvgrove_kernels import numbers, reference
 from kvgrove_kernels.arrays import Operand
 from kvgrove_kernels.numbers import CODECS, Codec
-from rig import STEP, Dims, floats, ids_of, on_shim, random_pool, shape_of
 
 ELEMENTS = ["float32", "float16", "bfloat16"]
 SMALL = Dims()
@@ -41,10 +42,9 @@ def test_quantised_bits_are_the_references(dims: Dims, element: str, codec: Code
     shape, ids = shape_of(pool, dims), ids_of([1, 0, 1])
     codes, scales = reference.quantize_blocks(pool.array, element, ids.array, shape, codec)
     got_codes, got_scales = np.zeros_like(codes), np.zeros_like(scales)
-    ops = on_shim(order=2)
-    ops.quantize_blocks(
-        pool, ids, shape, codec, Operand("codes", got_codes, "uint8"), Operand("scales", got_scales, "float32")
-    )
+    ops = on_shim(order=3)
+    got = Operand("codes", got_codes, "uint8"), Operand("scales", got_scales, "float32")
+    ops.quantize_blocks(pool, ids, shape, *got, codec=codec)
     assert np.array_equal(got_scales, scales)
     assert np.array_equal(got_codes, codes)
 
@@ -52,8 +52,9 @@ def test_quantised_bits_are_the_references(dims: Dims, element: str, codec: Code
     places = ids_of([1, 0])
     half = codes[:, :, : 2 * dims.block].copy(), scales[:, :, :2].copy()
     given = Operand("codes", half[0], "uint8"), Operand("scales", half[1], "float32")
-    ops.dequantize_blocks(*given, codec, target, places, shape)
-    reference.dequantize_blocks(*half, codec, expected.array, element, places.array, shape)
+    ops.dequantize_blocks(*given, target, places, shape, codec=codec)
+    args = *half, expected.array, places.array, shape
+    reference.dequantize_blocks(*args, codec=codec, element=element)
     assert np.array_equal(target.array, expected.array)
 
 
@@ -62,11 +63,11 @@ def test_quantising_skips_unknown_blocks() -> None:
     shape, ids = shape_of(pool, SMALL), ids_of([-1, 5], checked=False)
     codes, scales = np.full((2, 2, 8, 2, 16), 7, np.uint8), np.full((2, 2, 2, 2), 7, np.float32)
     given = Operand("codes", codes, "uint8"), Operand("scales", scales, "float32")
-    on_shim().quantize_blocks(pool, ids, shape, "int8", *given)
+    on_shim().quantize_blocks(pool, ids, shape, *given, codec="int8")
     assert (codes == 7).all()
     assert (scales == 7).all()
     before = pool.array.copy()
-    on_shim().dequantize_blocks(*given, "int8", pool, ids, shape)
+    on_shim().dequantize_blocks(*given, pool, ids, shape, codec="int8")
     assert np.array_equal(pool.array, before)
 
 
@@ -77,15 +78,17 @@ def test_every_e4m3_tie() -> None:
     dims = Dims(layers=1, slots=2, block=4, heads=1, dim=16)
     values = np.zeros(dims.pool, np.float32)
     # 448 in each block makes its scale 1, so that codes are those of the values themselves.
-    values[:, :, :4].reshape(-1)[:126] = middles
-    values[0, :, ::4, 0, 0] = 448
+    blocks = values.reshape(4, 64)  # [plane and slot][token and element]
+    for first, block in zip((0, 63), (0, 1), strict=True):
+        blocks[block, 1:] = middles[first : first + 63]
+    blocks[:, 0] = 448
     pool = Operand("pool", values, "float32")
     shape, ids = shape_of(pool, dims), ids_of([0, 1])
     codes, scales = reference.quantize_blocks(values, "float32", ids.array, shape, "e4m3")
     assert (scales == 1).all()
     got = np.zeros_like(codes)
     given = Operand("codes", got, "uint8"), Operand("scales", np.zeros_like(scales), "float32")
-    on_shim().quantize_blocks(pool, ids, shape, "e4m3", *given)
+    on_shim().quantize_blocks(pool, ids, shape, *given, codec="e4m3")
     assert np.array_equal(got, codes)
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rig import STEP, at_offset
+from shim_device import ShimDevice
+
 from kvgrove_kernels import attention, numbers
 from kvgrove_kernels.arrays import Operand
 from kvgrove_kernels.numbers import CODE_BITS, LARGEST_CODE
-from rig import STEP, at_offset
-from shim_device import ShimDevice
 
 LENGTHS = [0, 1, 21, 70]
 
@@ -18,9 +19,9 @@ LENGTHS = [0, 1, 21, 70]
 class Step:
     """A decode step of four sequences over a paged pool whose unused memory is NaN."""
 
-    def __init__(self, kind: str, element: str, dim: int, group: int, block: int, kv_heads: int = 2) -> None:
+    def __init__(self, kind: str, element: str, dim: int, group: int, block: int) -> None:
         rng = np.random.default_rng(dim * 1000 + group * 10 + block)
-        self.block, self.dim = block, dim
+        self.block, self.dim, kv_heads = block, dim, 2
         needed = [-(-length // block) for length in LENGTHS]
         slots = sum(needed) + 3
         order = rng.permutation(slots).astype(np.int32)
@@ -81,9 +82,9 @@ class Step:
             Operand("block_table", self.table, "int32"),
             Operand("context", np.array(LENGTHS, np.int32), "int32"),
         )
-        shape = attention.DecodeShape.of(query, kv, table, context, self.block, max_context)
+        shape = attention.DecodeShape.of(query, kv, table, context, block_size=self.block, max_context=max_context)
         out = Operand("out", np.full_like(query.array, 77), self.element)
-        attention.launch(ShimDevice(**device), query, kv, table, context, shape, scale, out)
+        attention.launch(ShimDevice(**device), query, kv, table, context, shape=shape, scale=scale, out=out)
         return numbers.to_float32(out.array, self.element)
 
     def check(self, **device: Any) -> None:
@@ -136,15 +137,19 @@ def test_slots_out_of_range_are_left_out() -> None:
     kv = attention.KeysAndValues.of(*damaged.planes, None, None, codec=None, dtype="float32")
     query = Operand("query", damaged.query, "float32")
     context = Operand("context", np.array(LENGTHS, np.int32), "int32")
-    shape = attention.DecodeShape.of(query, kv, Operand("block_table", step.table, "int32"), context, 16, None)
+    shape = attention.DecodeShape.of(
+        query, kv, Operand("block_table", step.table, "int32"), context, block_size=16, max_context=None
+    )
     out = Operand("out", np.zeros_like(damaged.query), "float32")
     table = Operand("block_table", damaged.table, "int32")
-    attention.launch(ShimDevice(), query, kv, table, context, shape, 0.25, out)
+    attention.launch(ShimDevice(), query, kv, table, context, shape=shape, scale=0.25, out=out)
     # The same answer as over the blocks that are left.
     step.table[3, :-1] = step.table[3, 1:]
     rest = Operand("out", np.zeros_like(step.query), "float32")
     fewer = Operand("context", np.array([0, 1, 21, 54], np.int32), "int32")
     kv = attention.KeysAndValues.of(*step.planes, None, None, codec=None, dtype="float32")
     left = Operand("block_table", step.table, "int32")
-    attention.launch(ShimDevice(), Operand("query", step.query, "float32"), kv, left, fewer, shape, 0.25, rest)
+    attention.launch(
+        ShimDevice(), Operand("query", step.query, "float32"), kv, left, fewer, shape=shape, scale=0.25, out=rest
+    )
     assert np.abs(out.array - rest.array).max() < 1e-5

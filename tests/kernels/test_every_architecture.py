@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+
 from kvgrove_kernels.attention import MAX_GROUP
 from kvgrove_kernels.compile import Compiled, Variant, compile_variant
 from kvgrove_kernels.errors import KernelCompileFailed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rig import STORAGE, Dims, at_offset, ids_of, on_shim, random_pool, shape_of
+
 from kvgrove_kernels import on_device, reference
 from kvgrove_kernels.arrays import Operand
-from rig import STORAGE, Dims, at_offset, ids_of, on_shim, random_pool, shape_of
 
 SMALL = Dims()
 ODD = Dims(layers=3, slots=4, block=3, heads=1, dim=7)  # 21 bytes of uint8: no multiple of anything
@@ -18,24 +19,24 @@ LISTS = [[], [3], [0, 1, 2], [2, 0, 2, 3, 3]]
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("ids", LISTS, ids=str)
 def test_gather_of_any_list(ids: list[int], order: int) -> None:
-    _gather(SMALL, "float32", ids, 0, 0, order)
+    _gather(SMALL, "float32", ids, order=order)
 
 
 @pytest.mark.kernels_full
 @pytest.mark.parametrize("element", list(STORAGE))
 @pytest.mark.parametrize("dims", [SMALL, TWO_TILES, EXACT_TILE], ids=str)
 def test_gather_of_any_type_and_size(dims: Dims, element: str) -> None:
-    _gather(dims, element, [1, 0, 1], 0, 0, 1)
+    _gather(dims, element, [1, 0, 1], order=1)
 
 
 @pytest.mark.parametrize("pool_at", [0, 1, 2, 4, 8, 13])
 @pytest.mark.parametrize("out_at", [0, 1, 6, 12, 13])
 def test_gather_at_misaligned_starts(pool_at: int, out_at: int) -> None:
     for dims in (ODD, SMALL):
-        _gather(dims, "uint8", [2, 0, 2], pool_at, out_at, 0)
+        _gather(dims, "uint8", [2, 0, 2], pool_at=pool_at, out_at=out_at)
 
 
-def _gather(dims: Dims, element: str, ids: list[int], pool_at: int, out_at: int, order: int) -> None:
+def _gather(dims: Dims, element: str, ids: list[int], *, pool_at: int = 0, out_at: int = 0, order: int = 0) -> None:
     pool = random_pool(dims, element, offset=pool_at)
     shape = shape_of(pool, dims)
     out = at_offset(np.zeros(shape.run(len(ids)), pool.array.dtype), out_at)

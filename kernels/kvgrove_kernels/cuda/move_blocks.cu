@@ -60,8 +60,8 @@ move_blocks(const u8* src, const i32* src_ids, i64 src_slots, i64 src_block_stri
         const u32 fragment = unit / tiles;
         const u32 plane = fragment / blocks;
         const u32 block = fragment - plane * blocks;
-        const i64 from = src_ids ? src_ids[block] : block;
-        const i64 to = dst_ids ? dst_ids[block] : block;
+        const i64 from = src_ids ? static_cast<i64>(src_ids[block]) : block;
+        const i64 to = dst_ids ? static_cast<i64>(dst_ids[block]) : block;
         if (from < 0 || from >= src_slots || to < 0 || to >= dst_slots) continue;
         const i64 start = static_cast<i64>(unit - fragment * tiles) * TILE_BYTES;
         const i64 left = fragment_bytes - start;

@@ -64,7 +64,7 @@ quantize_blocks(const u8* pool, const i32* ids, i64 slots, u8* codes, float* sca
     const u32 head = blockIdx.x - block * heads;
     const i64 plane = blockIdx.y;
     const i64 slot = ids[block];
-    const i64 code_slot = code_ids ? code_ids[block] : block;
+    const i64 code_slot = code_ids ? static_cast<i64>(code_ids[block]) : block;
     if (slot < 0 || slot >= slots || code_slot < 0 || code_slot >= code_slots) return;  // all threads alike
     const i64 from = plane * slots + slot;
     const i64 to = plane * code_slots + code_slot;
@@ -107,7 +107,7 @@ dequantize_blocks(const u8* codes, const float* scales, const i32* code_ids, i64
     const u32 block = blockIdx.x;
     const i64 plane = blockIdx.y;
     const i64 slot = ids[block];
-    const i64 code_slot = code_ids ? code_ids[block] : block;
+    const i64 code_slot = code_ids ? static_cast<i64>(code_ids[block]) : block;
     if (slot < 0 || slot >= slots || code_slot < 0 || code_slot >= code_slots) return;
     const i64 from = plane * code_slots + code_slot;
     const i64 to = plane * slots + slot;

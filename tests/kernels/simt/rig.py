@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from shim_device import ShimDevice
+
 from kvgrove_kernels import numbers
 from kvgrove_kernels.arrays import Operand, block_ids
 from kvgrove_kernels.geometry import PoolShape
 from kvgrove_kernels.on_device import DeviceOps
-from shim_device import ShimDevice
 
 STORAGE = {"float32": "float32", "float16": "float16", "bfloat16": "int16", "uint8": "uint8"}
 # Relative rounding step of each type, half of which a correctly rounded result may be off by.

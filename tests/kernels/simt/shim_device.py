@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from kvgrove_kernels.arrays import Operand
 from kvgrove_kernels.compile import SOURCES, Variant
 from kvgrove_kernels.device import Launch
@@ -33,18 +34,8 @@ SANITIZERS = (
     "-fsanitize-sections=simt_shared",
 )
 # -ffp-contract=off: the reference rounds after every operation. Warnings that only GPU idioms cause are off.
-FLAGS = (
-    "-std=c++17",
-    "-O1",
-    "-g1",
-    "-shared",
-    "-fPIC",
-    "-ffp-contract=off",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wno-unknown-pragmas",
-)
+FLAGS = ("-std=c++17", "-O1", "-g1", "-shared", "-fPIC", "-ffp-contract=off")
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 
 
 class ShimFault(AssertionError):
@@ -78,7 +69,7 @@ class ShimDevice:
         ctypes.memmove(target, source, size)
 
     def is_pinned(self, operand: Operand) -> bool:
-        return True
+        return operand.array is not None  # host memory all of it
 
     def launch(self, launch: Launch) -> None:
         library = self._libraries.get(launch.variant)
@@ -101,7 +92,9 @@ def build(variant: Variant, sources: Path) -> Path:
     """The shared library of ``variant``, built unless the same sources and flags already were."""
     compiler = shutil.which("g++")
     assert compiler, "the host test bed needs g++"
-    flags = FLAGS + (SANITIZERS if sanitized() else ())
+    # A line taken out leaves names unused, which would hide from the tests whether they notice.
+    warnings = WARNINGS if sources == SOURCES else ("-w",)
+    flags = FLAGS + warnings + (SANITIZERS if sanitized() else ())
     defines = tuple(f"-D{name}={value}" for name, value in variant.defines)
     digest = hashlib.sha256(repr((flags, defines, variant.source)).encode())
     for path in (*sorted(sources.rglob("*.cu*")), SIMT / "simt.hpp", SIMT / "platform.cuh"):
