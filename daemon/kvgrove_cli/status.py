@@ -41,6 +41,8 @@ class NamespaceStatus(_Part, frozen=True, kw_only=True):
     """The ModelVersion that answers now; empty: none yet."""
     generation: str
     """First 12 digits of its generation; empty: none yet."""
+    prefixes: list[str]
+    """Names that requests may give as ``kvgrove.prefix``."""
     fence: tuple[int, int, int]
     """Purge, document and access revision that every member should enforce."""
     warm_ready: int

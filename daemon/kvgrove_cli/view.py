@@ -151,6 +151,7 @@ def namespace_status(
         phase=phase,
         model=plan.model if plan is not None else "",
         generation=short(model.generation) if model is not None and model.generation else "",
+        prefixes=[prefix.name for prefix in plan.prefixes] if plan is not None else [],
         fence=(plan.fence.purge, plan.fence.documents, plan.fence.access) if plan is not None else (0, 0, 0),
         warm_ready=warm_ready,
         warm_wanted=warm_wanted,

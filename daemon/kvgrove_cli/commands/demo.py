@@ -17,6 +17,7 @@ from kvgrove_cli.demo.models import locate
 from kvgrove_cli.demo.story import Story
 from kvgrove_cli.errors import FleetProblem
 
+QUESTION = "How long does a large service take?"
 DOCS_PAGE = "docs/quickstart.md"
 
 
@@ -74,7 +75,7 @@ def _what_next(manifests: Path) -> str:
             f"  {command} up --manifests {shlex.quote(folder)} --nodes 2 --state-dir {shlex.quote(state)}",
             "",
             "  # in another terminal, once it says ready",
-            f"  {curl_line('http://127.0.0.1:8080/v1', key, stage.NAMESPACE)}",
+            f"  {curl_line('http://127.0.0.1:8080/v1', key, stage.NAMESPACE, stage.PREFIX, QUESTION)}",
             f"  {command} status --state-dir {shlex.quote(state)} --watch",
             "",
             f"  # the guide: {DOCS_PAGE}",

@@ -1,6 +1,7 @@
 """`kvgrove up`: a fleet on this machine, from a folder of manifests."""
 
 import asyncio
+import json
 import shlex
 import signal
 from pathlib import Path
@@ -93,15 +94,26 @@ def _welcome(fleet: Fleet, current: FleetStatus, fleet_options: FleetOptions) ->
     if fleet_options.keys is None and development_key.usable(state_dir):
         key = f"$(cat {shlex.quote(str(file))})"
     if current.namespaces:
-        lines += ["", "try:", f"  {curl_line(fleet.base_url, key, current.namespaces[0].name)}"]
+        first = current.namespaces[0]
+        lines += [
+            "",
+            "try:",
+            f"  {curl_line(fleet.base_url, key, first.name, next(iter(first.prefixes), None), 'Hello')}",
+        ]
     lines += ["", f"state: kvgrove status --state-dir {shlex.quote(str(state_dir.path))}"]
     return "\n".join(lines)
 
 
-def curl_line(base_url: str, key: str, model: str) -> str:
+def curl_line(base_url: str, key: str, model: str, prefix: str | None, question: str) -> str:
     """A shell line that asks the first question. ``key`` is put between double quotes as it is."""
-    body = f'{{"model": "{model}", "max_tokens": 32, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    body: dict[str, object] = {
+        "model": model,
+        "max_tokens": 32,
+        "messages": [{"role": "user", "content": question}],
+    }
+    if prefix is not None:
+        body["kvgrove"] = {"prefix": prefix}
     return (
         f'curl -s {base_url}/chat/completions -H "Authorization: Bearer {key}" '
-        f"-H 'Content-Type: application/json' -d '{body}'"
+        f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
     )

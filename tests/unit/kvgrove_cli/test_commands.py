@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from kvgrove_cli import console, status
 from kvgrove_cli.__main__ import kvgrove
+from kvgrove_cli.commands.up import curl_line
 from kvgrove_cli.state_dir import StateDir
 from kvgrove_cli.status import FleetStatus, InvalidationStatus, MemberStatus, NamespaceStatus, Problem
 
@@ -24,6 +26,7 @@ STATUS = FleetStatus(
             phase="Ready",
             model="tiny",
             generation="0123456789ab",
+            prefixes=["support"],
             fence=(1, 2, 1),
             warm_ready=9,
             warm_wanted=18,
@@ -138,3 +141,15 @@ def test_the_status_of_a_fleet_that_ended_is_not_passed_off_as_its_state(
 def test_version_names_the_protocol(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("version") == 0
     assert "(protocol 1)" in capsys.readouterr().out
+
+
+def test_the_line_to_try_is_safe_for_a_shell() -> None:
+    line = curl_line("http://h/v1", "$KEY", "shop/a", "it's", 'say "hi"')
+    arguments = shlex.split(line)
+    assert json.loads(arguments[-1]) == {
+        "model": "shop/a",
+        "max_tokens": 32,
+        "messages": [{"role": "user", "content": 'say "hi"'}],
+        "kvgrove": {"prefix": "it's"},
+    }
+    assert "Authorization: Bearer $KEY" in arguments
