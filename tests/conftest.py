@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Before anything imports torch: where tests run beside each other, threads that spin while they wait for one without a
+# core make every forward many times slower. Inherited by the daemons that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # importlib mode puts no test folder on sys.path; the helpers are one folder of plain modules.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
