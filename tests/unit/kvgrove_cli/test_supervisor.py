@@ -171,13 +171,15 @@ def test_a_recreated_namespace_is_another_one(tmp_path: Path, state_dir: StateDi
 
 
 def test_i3_a_member_is_on_record_before_its_first_lease(tmp_path: Path, state_dir: StateDir) -> None:
+    """A gateway, because nothing it reports gives another reason to write the state."""
+
     async def scenario() -> None:
         async with supervised(state_dir) as supervisor:
             await supervisor.apply(resources(tmp_path))
-            async with joined(supervisor, "node-0") as node:
+            async with joined(supervisor, "gateway-0", GATEWAY) as gateway:
                 uid = stored(state_dir).uids["shop/assistant"]
-                await until(lambda: node.leases.valid(uid, boottime()))
-                (record,) = stored(state_dir).members["node-0"]
+                await until(lambda: gateway.leases.valid(uid, boottime()))
+                (record,) = stored(state_dir).members["gateway-0"]
                 assert (record.uid, record.boot, record.seconds) == (uid, "b1", 30.0)
 
     asyncio.run(scenario())
