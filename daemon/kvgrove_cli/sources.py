@@ -7,9 +7,6 @@ A host path is taken as it is; a Hugging Face repository must be in the local ca
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
-
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.manifests import Resources, identity
 from kvgrove_crds.model_version import ModelVersion
@@ -43,6 +40,9 @@ def weights_path(model: ModelVersion) -> Path:
     """The directory of the weights; raises UsageProblem that names field and cure."""
     source = model.spec.source
     if source.hugging_face is not None:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415 - most fleets do without, and it is slow to import
+        from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
+
         repo, revision = source.hugging_face.repo, source.hugging_face.revision
         try:
             return Path(snapshot_download(repo, revision=revision, local_files_only=True))

@@ -12,9 +12,7 @@ import click
 
 from kvgrove_cli import console
 from kvgrove_cli.commands.up import curl_line
-from kvgrove_cli.demo import stage, table
-from kvgrove_cli.demo.models import locate
-from kvgrove_cli.demo.story import Story
+from kvgrove_cli.demo import stage
 from kvgrove_cli.errors import FleetProblem
 
 QUESTION = "How long does a large service take?"
@@ -35,6 +33,12 @@ DOCS_PAGE = "docs/quickstart.md"
 )
 def demo(*, model: str | None, json_file: Path | None, directory: Path) -> None:
     """Show the main promises on a real model: two nodes, one table, every expectation checked."""
+    try:
+        from kvgrove_cli.demo import table  # noqa: PLC0415 - the client is a package that only the demo needs
+        from kvgrove_cli.demo.models import locate  # noqa: PLC0415
+        from kvgrove_cli.demo.story import Story  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        raise FleetProblem(f"missing: the package {missing.name}; install the extras daemon and dev") from None
     console.log_to_stderr("ERROR")
     say = _Narrator()
     model_path = locate(model, lambda what, done: say(f"{what} ({done:.0%})"))
