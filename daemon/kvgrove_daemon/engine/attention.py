@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from kvgrove_daemon.engine.sequence import SegmentLayout, Span, StepBatch
+from kvgrove_daemon.engine.sequence import SegmentLayout, StepBatch
 
 ATTENTION_NAME: Final = "kvgrove_paged"
 MAX_VIEWS: Final = 8
@@ -40,17 +40,41 @@ class StepContext:
     segments: list[SegmentLayout]
     positions: torch.Tensor
     """Arena position of each packed row (int64)."""
+    scratch: torch.Tensor
+    """Where gathered context lies, ``(2, blocks, tokens of a block, kv_heads, head_dim)``: one layer's at a time, so
+    that it stays in the processor's caches."""
 
     @classmethod
     def of(cls, batch: StepBatch, pool: torch.Tensor) -> StepContext:
-        segments, positions, begin = [], [], 0
+        segments, positions, begin, gathered = [], [], 0, 0
+        views = MAX_VIEWS if pool.device.type == "cpu" else 0
         for part in batch.slices:
             table, past, count = part.sequence.table, part.sequence.computed, len(part.tokens)
             visible = past + 1 if count == 1 else past
-            segments.append(SegmentLayout(begin, begin + count, past, table.spans(visible)))
+            segment = SegmentLayout(begin, begin + count, past, visible, table.spans(visible))
+            if len(segment.spans) > views:
+                blocks = -(-visible // table.block_size)
+                segment.slots = torch.tensor(table.slots[:blocks], device=pool.device)
+                gathered = max(gathered, blocks)
+            segments.append(segment)
             positions.append(torch.from_numpy(table.positions(past, past + count)))
             begin += count
-        return cls(pool, segments, torch.cat(positions).to(pool.device))
+        size = batch.slices[0].sequence.table.block_size
+        scratch = pool.new_empty((2, gathered, size, *pool.shape[3:]))
+        return cls(pool, segments, torch.cat(positions).to(pool.device), scratch)
+
+    def context(self, layer: int, segment: SegmentLayout) -> list[Pair]:
+        """K and V that ``segment`` sees in full in ``layer``, each ``(tokens, kv_heads, head_dim)``: views of the pool,
+        or where those would be many, one gathered copy that is valid until the next call."""
+        keys, values = self.pool[layer]
+        if segment.slots is None:
+            return [(keys[a:b], values[a:b]) for a, b in segment.spans]
+        blocks = len(segment.slots)
+        part = self.scratch[:, :blocks]
+        by_block = self.pool[layer].view(2, -1, part[0, 0].numel())
+        torch.index_select(by_block, 1, segment.slots, out=part.flatten(2))
+        k, v = part.flatten(1, 2)[:, : segment.visible]
+        return [(k, v)]
 
 
 class PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
@@ -117,29 +141,24 @@ def paged_attention(
     """
     if attention_mask is not None:
         raise ValueError("kvgrove_paged builds no mask and takes none")
-    keys, values = kvgrove_step.pool[cast(int, module.layer_idx)]
+    layer = cast(int, module.layer_idx)
     out = torch.empty_like(query.transpose(1, 2), memory_format=torch.contiguous_format)
     for segment in kvgrove_step.segments:
         rows = slice(segment.begin, segment.end)
         own = None if segment.is_single else (key[:, :, rows], value[:, :, rows])
-        part = _attend(query[:, :, rows], own, (keys, values), segment.spans, scaling)
+        part = _attend(query[:, :, rows], own, kvgrove_step.context(layer, segment), scaling)
         out[:, rows] = part.transpose(1, 2)
     return out, None
 
 
-def _attend(
-    query: torch.Tensor, own: Pair | None, pool: Pair, spans: list[Span], scaling: float | None
-) -> torch.Tensor:
-    """``query`` over the pool's ``spans``, visible in full, and its ``own`` tokens, causal; shaped like ``query``."""
+def _attend(query: torch.Tensor, own: Pair | None, context: list[Pair], scaling: float | None) -> torch.Tensor:
+    """``query`` over its ``context``, visible in full, and its ``own`` tokens, causal; shaped like ``query``."""
     if query.device.type != "cpu":
-        return _attend_gathered(query, own, pool, spans, scaling)
+        return _attend_masked(query, own, context, scaling)
     partials: list[Pair] = []
     if own is not None:
         partials.append(_flash_cpu(query, *own, 0.0, True, scale=scaling))
-    if len(spans) > MAX_VIEWS:
-        partials.append(_visible(query, _gather(pool, spans), scaling))
-    else:
-        partials.extend(_visible(query, (pool[0][a:b], pool[1][a:b]), scaling) for a, b in spans)
+    partials.extend(_visible(query, part, scaling) for part in context)
     return partials[0][0] if len(partials) == 1 else _merge(partials)
 
 
@@ -169,23 +188,15 @@ def _merge(partials: list[Pair]) -> torch.Tensor:
     return total.to(partials[0][0].dtype)
 
 
-def _gather(pool: Pair, spans: list[Span]) -> Pair:
-    """K and V of ``spans`` as one contiguous copy each, ``(tokens, kv_heads, head_dim)``."""
-    if not spans:
-        return pool[0][:0], pool[1][:0]
-    return torch.cat([pool[0][a:b] for a, b in spans]), torch.cat([pool[1][a:b] for a, b in spans])
-
-
-def _attend_gathered(
-    query: torch.Tensor, own: Pair | None, pool: Pair, spans: list[Span], scaling: float | None
-) -> torch.Tensor:
-    """The portable form, for devices whose kernel gives no log-sum-exp: contiguous context, explicit mask."""
-    k, v = (part.transpose(0, 1)[None] for part in _gather(pool, spans))
+def _attend_masked(query: torch.Tensor, own: Pair | None, context: list[Pair], scaling: float | None) -> torch.Tensor:
+    """The portable form, for devices whose kernel gives no log-sum-exp: one contiguous context, explicit mask."""
+    parts = [tuple(part.transpose(0, 1)[None] for part in pair) for pair in context]
+    past, rows = sum(k.shape[2] for k, _ in parts), query.shape[2]
     mask = None
     if own is not None:
-        past, rows = k.shape[2], query.shape[2]
-        k, v = torch.cat([k, own[0]], dim=2), torch.cat([v, own[1]], dim=2)
+        parts.append(own)
         mask = torch.ones(rows, past + rows, dtype=torch.bool, device=query.device).tril(past)
+    k, v = (torch.cat(pieces, dim=2) for pieces in zip(*parts, strict=True))
     return scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling, enable_gqa=True)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import torch
 
 Span = tuple[int, int]
 """Arena token positions ``[start, stop)``, contiguous in memory in every layer."""
@@ -102,8 +103,12 @@ class SegmentLayout:
     end: int
     past: int
     """Tokens of the sequence before this slice."""
+    visible: int
+    """Tokens that every row of this slice sees: the past, and for a single new token that token as well."""
     spans: list[Span] = field(default_factory=list)
-    """Arena spans to attend to without a mask: the past, and for a single new token that token as well."""
+    """The arena spans of the visible tokens."""
+    slots: torch.Tensor | None = None
+    """Of the blocks with the visible tokens, where they are gathered because the spans are many."""
 
     @property
     def is_single(self) -> bool:

@@ -12,7 +12,7 @@ from engine_rig import EngineRig
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvgrove_daemon.engine.attention import MAX_VIEWS, StepContext, _attend_gathered, paged_attention
+from kvgrove_daemon.engine.attention import MAX_VIEWS, StepContext, _attend_masked, paged_attention
 from kvgrove_daemon.engine.errors import CacheNotAdvanced, UnsupportedModel
 from kvgrove_daemon.engine.runner import ModelRunner
 from kvgrove_daemon.engine.sequence import BlockTable, SequenceState, Slice, StepBatch
@@ -78,8 +78,9 @@ def test_the_portable_form_agrees(new: int) -> None:
     pool = torch.randn(2, 24, KV_HEADS, DIM, generator=generator)
     query = torch.randn(1, HEADS, new, DIM, generator=generator)
     own = (pool[0, 8 : 8 + new].transpose(0, 1)[None], pool[1, 8 : 8 + new].transpose(0, 1)[None])
-    spans = [(0, 8)] if new > 1 else [(0, 9)]
-    ours = _attend_gathered(query, own if new > 1 else None, (pool[0], pool[1]), spans, None)
+    visible = 8 if new > 1 else 9
+    context = [(pool[0, :4], pool[1, :4]), (pool[0, 4:visible], pool[1, 4:visible])]
+    ours = _attend_masked(query, own if new > 1 else None, context, None)
     mask = torch.ones(new, 8 + new, dtype=torch.bool).tril(8)
     whole = (tensor[: 8 + new].transpose(0, 1)[None] for tensor in pool)
     torch.testing.assert_close(ours, scaled_dot_product_attention(query, *whole, attn_mask=mask, enable_gqa=True))
@@ -123,7 +124,7 @@ def test_the_kernel_reads_the_pool_where_it_lies() -> None:
 def test_a_mask_is_refused() -> None:
     one = torch.zeros(1, 1, 1, 8)
     with pytest.raises(ValueError, match="no mask"):
-        paged_attention(Layer(), one, one, one, one, kvgrove_step=StepContext(one, [], one))
+        paged_attention(Layer(), one, one, one, one, kvgrove_step=StepContext(one, [], one, one))
 
 
 def test_a_model_that_bypasses_the_cache_is_caught(tiny_model: Callable[[str], Path]) -> None:
