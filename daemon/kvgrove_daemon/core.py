@@ -20,7 +20,8 @@ from kvgrove_daemon.commands import Command, Drop, Follow, Host, PeerLost, Start
 from kvgrove_daemon.engine.loop import EngineLoop, Finished
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.model_host import NodePools
-from kvgrove_daemon.request_runner import RequestRunner, Surroundings
+from kvgrove_daemon.request_runner import RequestRunner
+from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmer import Warmer
 from kvgrove_protocol.events import NodeLoad

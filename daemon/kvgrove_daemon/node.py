@@ -30,9 +30,10 @@ from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
 from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import PlanTable
 from kvgrove_daemon.plan_effects import ceilings, reclaims
-from kvgrove_daemon.request_runner import Surroundings, queue_full
+from kvgrove_daemon.refusals import queue_full
 from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_daemon.settings import Settings
+from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmup import WarmTarget, wanted_bodies, warm_targets
 from kvgrove_link.clock import boottime

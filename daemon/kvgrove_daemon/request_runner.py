@@ -5,8 +5,6 @@ used the request is computed cold, never failed (I7).
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,10 +26,11 @@ from kvgrove_daemon.engine.loop import (
 )
 from kvgrove_daemon.engine.scheduler import StepLimits
 from kvgrove_daemon.history import ReuseHistory
-from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_daemon.model_host import HostedModel
-from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
+from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of, check_tokens
+from kvgrove_daemon.refusals import queue_full, refusal
+from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_protocol.data import Done, Error, Sampling, Started, ToGateway, Token, Usage
 from kvgrove_protocol.errors import KvgroveError, Retryable
 from kvgrove_protocol.events import HOST
@@ -39,29 +38,6 @@ from kvgrove_protocol.reasons import BypassReason, MissReason
 
 MAX_WAITING = 256
 """Requests that wait for room in the pool before further ones are refused."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What requests are judged by, and where their replies go."""
-
-    table: Callable[[], PlanTable]
-    lease_valid: Callable[[str], bool]
-    send: Callable[[bytes, ToGateway], None]
-    clock: Callable[[], float]
-    throwaway: Callable[[], bytes]
-    metrics: NodeMetrics
-
-
-def refusal(command: Start, code: str, message: str, *, retryable: bool = False) -> Error:
-    """The answer to a request that is not begun."""
-    return Error(request_id=command.request.request_id, code=code, message=message, retryable=retryable)
-
-
-def queue_full(request_id: str) -> Error:
-    """The answer where a bound on waiting requests is reached."""
-    full = "too many requests wait on this node: try another one, or later"
-    return Error(request_id=request_id, code="queue_full", message=full, retryable=True)
 
 
 class RequestRunner:

@@ -11,7 +11,8 @@ from kvgrove_daemon.cache.resident import NoRoom
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of
-from kvgrove_daemon.request_runner import RequestRunner, Surroundings
+from kvgrove_daemon.request_runner import RequestRunner
+from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import WarmSet, Warmth
 from kvgrove_daemon.warmup import WarmTarget
 from kvgrove_protocol.data import Sampling
