@@ -142,7 +142,7 @@ def namespace_status(
         phase, message = "RollingOut", f"{plan.model} answers until {wanted} is ready on every node"
     else:
         behind = [node for node, report in reports.items() if report is None or not report.fence.covers(plan.fence)]
-        warm = warm_ready >= warm_wanted
+        warm = warm_ready >= warm_wanted and all(r.warm_resolved for r in reports.values() if r is not None)
         phase = "Ready" if warm and not behind else "Warming"
         message = f"waiting for {', '.join(behind)}" if behind else _complaint(reports)
     return NamespaceStatus(

@@ -2,8 +2,13 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+
+# Before torch loads OpenMP: idle threads must sleep, not spin, or two daemons on one machine stall each other for
+# seconds. Whoever has the machine alone may set ACTIVE.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from kvgrove_daemon.node import Node
 from kvgrove_daemon.settings import Settings, parse

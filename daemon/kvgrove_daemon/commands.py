@@ -7,6 +7,7 @@ from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.warmup import WarmTarget
 from kvgrove_protocol.data import Generate
+from kvgrove_protocol.fence import Fence
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Unhost:
     generation: bytes
 
 
+WarmFence = tuple[bytes, Fence]
+"""Generation and fence of the plan that a warm set belongs to."""
+
+
 @dataclass(frozen=True)
 class Warm:
     """The plan was swapped: these are the warm targets now, and these namespaces' ceilings."""
@@ -63,6 +68,8 @@ class Warm:
     targets: Sequence[WarmTarget]
     ceilings: Mapping[str, int]
     """Namespace UID -> bytes it may hold on this node."""
+    fences: Mapping[str, WarmFence]
+    """Namespace UID -> what its targets were resolved under, also where there are none."""
 
 
 @dataclass(frozen=True)

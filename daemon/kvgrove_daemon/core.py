@@ -16,7 +16,7 @@ import torch
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import Usage
-from kvgrove_daemon.commands import Command, Drop, Follow, Host, PeerLost, Start, Stop, Unhost, Warm
+from kvgrove_daemon.commands import Command, Drop, Follow, Host, PeerLost, Start, Stop, Unhost, Warm, WarmFence
 from kvgrove_daemon.engine.loop import EngineLoop, Finished
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.model_host import NodePools
@@ -37,6 +37,8 @@ class Published:
     """A copy of the core's figures for other threads, made between steps."""
 
     warmth: Mapping[str, Warmth] = field(default_factory=dict)
+    warm_fences: Mapping[str, WarmFence] = field(default_factory=dict)
+    """Namespace UID -> what its warm set was resolved under."""
     usage: Mapping[str, Usage] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Namespace UID -> blocks dropped because the namespace is gone."""
@@ -70,6 +72,7 @@ class Core:
         self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
         self._next_heartbeat = 0.0
         self._dropped: dict[str, int] = {}
+        self._warm_fences: Mapping[str, WarmFence] = {}
         self.published = Published()
 
     def start(self) -> None:
@@ -146,6 +149,7 @@ class Core:
         for pool in self._pools.all():
             for uid, limit in command.ceilings.items():
                 pool.store.set_ceiling(uid, limit // pool.store.block_bytes if limit else None)
+        self._warm_fences = command.fences
         self._publish()
 
     def _drop(self, command: Drop) -> None:
@@ -185,9 +189,9 @@ class Core:
             for uid, held in pool.store.usage().items():
                 before = usage.get(uid, Usage(0, 0))
                 usage[uid] = Usage(before.blocks + held.blocks, before.bytes + held.bytes)
-        old, new = self.published, Published(self._warmer.warmth(), usage, dict(self._dropped))
+        old, new = self.published, Published(self._warmer.warmth(), self._warm_fences, usage, dict(self._dropped))
         self.published = new
-        if (old.warmth, old.dropped) != (new.warmth, new.dropped):
+        if (old.warmth, old.warm_fences, old.dropped) != (new.warmth, new.warm_fences, new.dropped):
             self._changed()
         self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
 

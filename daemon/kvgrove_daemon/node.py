@@ -8,17 +8,18 @@ only then are bytes reclaimed and warmed (I3).
 import asyncio
 import logging
 import os
+from collections.abc import Iterable
 from random import Random
 
 import zmq
 import zmq.asyncio
 
-from kvgrove_daemon.bodies import BodiesMissing, BodyCache
+from kvgrove_daemon.bodies import BodyCache
 from kvgrove_daemon.bundles import bundle_chunk
 from kvgrove_daemon.cache.arena import Arena, CupyArena, SharedMemoryArena
 from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_daemon.cache.segments import remove_dead_segments, segment_name
-from kvgrove_daemon.commands import Command, Follow, Host, PeerLost, Start, Stop, Unhost, Warm
+from kvgrove_daemon.commands import Command, Follow, Host, PeerLost, Start, Stop, Unhost, Warm, WarmFence
 from kvgrove_daemon.core import Core
 from kvgrove_daemon.engine.loop import EngineLoop
 from kvgrove_daemon.event_log import EventLog
@@ -28,7 +29,7 @@ from kvgrove_daemon.memory_file import MemoryFile
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
 from kvgrove_daemon.model_loading import ModelLoading
-from kvgrove_daemon.namespaces import PlanTable
+from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.plan_effects import ceilings, reclaims
 from kvgrove_daemon.refusals import queue_full
 from kvgrove_daemon.residency import LoggedResidency
@@ -37,13 +38,12 @@ from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmup import WarmTarget, wanted_bodies, warm_targets
 from kvgrove_link.clock import boottime
-from kvgrove_link.errors import FetchTimeout
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport, Receipt
 from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
-from kvgrove_protocol.errors import KvgroveError, Terminal
+from kvgrove_protocol.errors import KvgroveError, Retryable, Terminal
 from kvgrove_protocol.fence import Fence
 
 log = logging.getLogger(__name__)
@@ -222,6 +222,8 @@ class Node:
                     purge_counter=namespace.plan.purge.counter,
                     warm_ready=warmth.ready,
                     warm_wanted=warmth.wanted,
+                    warm_resolved=namespace.realm is not None
+                    and published.warm_fences.get(uid) == (namespace.realm.generation, namespace.plan.fence),
                     blocks=usage.blocks if usage is not None else 0,
                     bytes=usage.bytes if usage is not None else 0,
                     code=problem.code if problem is not None else "",
@@ -272,32 +274,30 @@ class Node:
         while True:
             await self._plan_changed.wait()
             self._plan_changed.clear()
-            try:
-                targets = await self._resolve_warm_targets()
-            except (BodiesMissing, FetchTimeout) as error:
-                log.warning("warm-up waits: %s", error)
-                self._loop.call_later(WARM_RETRY_S, self._plan_changed.set)
-                continue
-            self._submit(Warm(targets, ceilings(self._table)))
+            table = self._table
+            wanted = {uid: wanted_bodies(namespace) for uid, namespace in table.namespaces.items()}
+            templates = {model.chat_template for model in table.models.values() if model.chat_template}
+            self._bodies.keep(templates.union(*wanted.values()))
+            targets: list[WarmTarget] = []
+            fences: dict[str, WarmFence] = {}
+            problems: dict[str, KvgroveError] = {}
+            for uid, namespace in table.namespaces.items():
+                if namespace.realm is None or (model := self._models.model(namespace.plan.model)) is None:
+                    continue
+                try:
+                    targets += await self._warm_targets(namespace, model, wanted[uid])
+                except Retryable as error:
+                    log.warning("warm-up of %s waits: %s", namespace.plan.name, error)
+                    self._loop.call_later(WARM_RETRY_S, self._plan_changed.set)
+                    continue
+                except Terminal as error:  # a template that cannot be rendered: requests will say so too
+                    problems[uid] = error
+                fences[uid] = (namespace.realm.generation, namespace.plan.fence)
+            self._warm_problems = problems
+            self._submit(Warm(targets, ceilings(table), fences))
 
-    async def _resolve_warm_targets(self) -> list[WarmTarget]:
-        table = self._table
-        wanted = {uid: wanted_bodies(namespace) for uid, namespace in table.namespaces.items()}
-        templates = {model.chat_template for model in table.models.values() if model.chat_template}
-        self._bodies.keep(templates.union(*wanted.values()))
-        targets: list[WarmTarget] = []
-        problems: dict[str, KvgroveError] = {}
-        for uid, namespace in table.namespaces.items():
-            model = self._models.model(namespace.plan.model)
-            if model is None or namespace.realm is None:
-                continue
-            bodies = await self._bodies.get(wanted[uid])
-            try:
-                targets += await asyncio.to_thread(
-                    warm_targets, namespace, model.tokenizer, model.inputs.block_size, bodies
-                )
-            except Terminal as error:  # a template that cannot be rendered: requests will say so too
-                problems[uid] = error
-        self._warm_problems = problems
-        self._link.report_soon()
-        return targets
+    async def _warm_targets(
+        self, namespace: HostedNamespace, model: HostedModel, wanted: Iterable[bytes]
+    ) -> list[WarmTarget]:
+        bodies = await self._bodies.get(wanted)
+        return await asyncio.to_thread(warm_targets, namespace, model.tokenizer, model.inputs.block_size, bodies)

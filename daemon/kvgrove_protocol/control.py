@@ -170,6 +170,8 @@ class NamespaceReport(_Part, frozen=True, kw_only=True):
     purge_counter: int
     warm_ready: int = 0
     warm_wanted: int = 0
+    warm_resolved: bool = True
+    """Whether the two figures above are of the warm set of ``fence``: its texts may still be on their way."""
     blocks: int = 0
     bytes: int = 0
     quota_ok: bool = True
