@@ -82,6 +82,12 @@ def test_documents_come_in_canonical_order_each_once() -> None:
         assert found.body_digests() == [b"r", *(name.encode() * 8 for name in "dac")]
 
 
+def test_the_order_of_a_request_does_not_matter() -> None:
+    for names in (["d", "c", "a"], ["a", "d", "c"]):
+        found = TABLE.resolve(identity(), "bot", documents=names, lease_valid=True)
+        assert [each.name for each in found.documents] == ["a", "c", "d"]
+
+
 def test_forbidden_and_unknown_documents_are_not_told_apart() -> None:
     answers = []
     for name in ("b", "nowhere"):
