@@ -19,7 +19,7 @@ from kvgrove_cli.members import FleetShape
 from kvgrove_daemon.cache.arena import SharedMemoryArena
 from kvgrove_daemon.cache.layout import as_dtype
 from kvgrove_daemon.cache.runs import RunAllocator
-from kvgrove_daemon.cache.segments import segment_name
+from kvgrove_daemon.cache.segments import remove_dead_segments, segment_name
 from kvgrove_daemon.cache.store import BlockStore, NoRoom
 from kvgrove_daemon.engine.loop import BlocksComputed, EngineLoop, EngineRequest, Finished, TokenOut
 from kvgrove_daemon.engine.model_source import open_model
@@ -54,8 +54,9 @@ class OurEngine:
     def __init__(self, path: Path) -> None:
         source = open_model(path)
         layout = source.shape.layout(as_dtype("float32"), 32)
-        slots = 512
-        self.arena = SharedMemoryArena(layout, slots, segment_name("bench", new_boot_id(), 1))
+        slots, boot = 512, new_boot_id()
+        remove_dead_segments("bench", boot)  # of runs that were killed
+        self.arena = SharedMemoryArena(layout, slots, segment_name("bench", boot, 1))
         self._store = BlockStore(RunAllocator(slots), block_size=32, block_bytes=layout.block_bytes)
         self._loop = EngineLoop(clock=time.perf_counter)
         self._loop.host(b"g", ModelRunner.load(source, self.arena))
