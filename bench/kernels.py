@@ -2,10 +2,13 @@
 
     python bench/kernels.py [--on cpu|gpu] [--json FILE] [--mib 256]
 
-Each figure is the median of repeated calls. Bytes are what an op must move: gather, scatter and wipe count what they
-read and what they write, as the copy does; checksum what it reads; quantise what it reads and the codes it writes;
-decode attention the KV it reads. On a CPU the copy is memcpy, once in pieces as large as the op's (one fragment each,
-what paged memory allows at best) and once as a whole, for which the C library uses stores that bypass the cache.
+Bytes are what an op must move: gather, scatter and wipe count what they read and what they write, as the copy does;
+checksum what it reads; quantise what it reads and the codes it writes; decode attention the KV it reads.
+
+On a GPU each figure is the median of repeated calls. On a CPU the copy is memcpy, once in pieces as large as the op's
+(one fragment each, what paged memory allows at best) and once as a whole, for which the C library uses stores that
+bypass the cache; a figure is the best of rounds in which the copies and the ops take turns, in processor time, so that
+other load on the machine meets them alike.
 """
 
 from __future__ import annotations
@@ -49,9 +52,9 @@ def _median(run: Callable[[], float], repeats: int) -> float:
 
 def _clocked(call: Callable[[], object]) -> Callable[[], float]:
     def run() -> float:
-        started = time.perf_counter()
+        started = time.thread_time()
         call()
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     return run
 
@@ -73,19 +76,23 @@ def on_cpu(mib: int) -> Iterator[Figure]:
             for target, source in zip(*pieces, strict=True):
                 np.copyto(target, source)
 
-        whole = 2 * run.nbytes / _median(_clocked(lambda a=run, b=other: np.copyto(a, b)), 9)  # type: ignore[misc]
-        copy = 2 * run.nbytes / _median(_clocked(in_pieces), 9)
-        cases: dict[str, tuple[int, Callable[[], object]]] = {
-            "gather": (2, lambda: ops.gather_blocks(pool, ids, block_size=BLOCK, out=run)),  # noqa: B023 - used at once
-            "scatter": (2, lambda: ops.scatter_blocks(run, pool, ids, block_size=BLOCK)),  # noqa: B023 - used at once
-            "wipe": (2, lambda: ops.wipe_blocks(pool, ids, block_size=BLOCK)),  # noqa: B023 - used at once
-            "checksum": (1, lambda: ops.checksum_blocks(pool, ids, block_size=BLOCK)),  # noqa: B023 - used at once
+        calls: dict[str, Callable[[], object]] = {
+            "pieces": in_pieces,
+            "whole": lambda a=run, b=other: np.copyto(a, b),  # type: ignore[misc]
+            "gather": lambda p=pool, i=ids, r=run: ops.gather_blocks(p, i, block_size=BLOCK, out=r),  # type: ignore[misc]
+            "scatter": lambda p=pool, i=ids, r=run: ops.scatter_blocks(r, p, i, block_size=BLOCK),  # type: ignore[misc]
+            "wipe": lambda p=pool, i=ids: ops.wipe_blocks(p, i, block_size=BLOCK),  # type: ignore[misc]
+            "checksum": lambda p=pool, i=ids: ops.checksum_blocks(p, i, block_size=BLOCK),  # type: ignore[misc]
         }
-        for name, (passes, call) in cases.items():
-            speed = passes * run.nbytes / _median(_clocked(call), 9 if name in ("gather", "scatter") else 3)
-            size, share = run.nbytes / 2**20, speed / copy
-            case = f"fragments of {fragment >> 10} KiB"
-            yield Figure(name, case, size, speed / 1e9, copy / 1e9, share, whole_copy_share=speed / whole)
+        best = dict.fromkeys(calls, float("inf"))
+        for _ in range(9):
+            for name, call in calls.items():
+                best[name] = min(best[name], _clocked(call)())
+        speed = {name: (1 if name == "checksum" else 2) * run.nbytes / seconds for name, seconds in best.items()}
+        case, size = f"fragments of {fragment >> 10} KiB", run.nbytes / 2**20
+        for name in list(calls)[2:]:
+            share, of_whole = speed[name] / speed["pieces"], speed[name] / speed["whole"]
+            yield Figure(name, case, size, speed[name] / 1e9, speed["pieces"] / 1e9, share, whole_copy_share=of_whole)
 
 
 def on_gpu(mib: int) -> Iterator[Figure]:

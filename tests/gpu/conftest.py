@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -20,7 +22,7 @@ def _missing() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = _missing()
     for item in items:
-        if "gpu" in item.path.parts:
+        if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
             if missing:
                 item.add_marker(pytest.mark.skip(reason=f"NOT RUN on a GPU: {missing}"))

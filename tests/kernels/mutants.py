@@ -47,7 +47,7 @@ FAR = f"{DECODE}::test_far_apart_scores_keep_their_order"
 MUTANTS = [
     Mutant("move_blocks.cu", "from < 0 || from >= src_slots", "from < 0", SKIPPED),
     Mutant("move_blocks.cu", "to < 0 || to >= dst_slots", "to >= dst_slots", SKIPPED),
-    Mutant("move_blocks.cu", "apart % 16 == 0", "apart % 8 == 0", GATHER),
+    Mutant("move_blocks.cu", "apart % 16 == 0", "apart % 8 == 0", GATHER, sanitized=True),
     Mutant("move_blocks.cu", "i64 at = tail + threadIdx.x", "i64 at = tail + 1 + threadIdx.x", GATHER),
     Mutant("move_blocks.cu", "at < head; at += THREADS", "at < head - 1; at += THREADS", GATHER),
     Mutant("move_blocks.cu", "+ plane * dst_plane_stride", "", LISTED),

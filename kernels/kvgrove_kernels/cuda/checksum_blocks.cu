@@ -1,22 +1,24 @@
 // checksum_blocks: one 64-bit digest for each block, equal to the one that the host computes.
 //
-// Definition, all modulo 2^64. The fragments of a block, in the order of planes, are each padded with zeros to whole tiles of
-// 128 words of 32 bits; t numbers the tiles of all planes, w[t][j] are their words (little-endian):
+// Definition, all modulo 2^64. The fragments of a block, in the order of planes, are each padded with zeros
+// to whole tiles of 128 words of 32 bits; t numbers the tiles of all planes, w[t][j] are their words
+// (little-endian):
 //     digest = mix(block bytes + sum over t of M^t * sum over j of w[t][j] * key[j]),
-// key[j] = mix(j + 1) | 1, M = 0x9E3779B97F4A7C15, mix = the finaliser of splitmix64. Keys and M are odd, so that any change
-// within one word changes the digest; other damage escapes with a chance of about 2^-32. It is no defence
-// against somebody who chooses the damage: that is what the AEAD of the disk tier is for.
+// key[j] = mix(j + 1) | 1, M = 0x9E3779B97F4A7C15, mix = the finaliser of splitmix64. Keys and M are odd, so
+// that any change within one word changes the digest; other damage escapes with a chance of about 2^-32. It
+// is no defence against somebody who chooses the damage: that is what the AEAD of the disk tier is for.
 //
-// Shapes and units. The pool holds `planes` x `slots` fragments of `fragment_bytes` bytes, plane_stride bytes apart; `ids` are
-// `blocks` slots; partial is [block][plane], digests [block]. An id outside 0..slots-1 gets the digest 0, which is nobody's
-// but by a chance of 2^-64.
+// Shapes and units. The pool holds `planes` x `slots` fragments of `fragment_bytes` bytes, plane_stride bytes
+// apart; `ids` are `blocks` slots; partial is [block][plane], digests [block]. An id outside 0..slots-1 gets
+// the digest 0, which is nobody's but by a chance of 2^-64.
 //
-// Floor: fragment_bytes read per fragment; for each 16 bytes eleven 32-bit multiply-adds, a quarter of what an H200 does
-// in the time that it takes to read them: bound by memory.
+// Floor: fragment_bytes read per fragment; for each 16 bytes eleven 32-bit multiply-adds, a quarter of what
+// an H200 does in the time that it takes to read them: bound by memory.
 //
-// Launch shape. One warp for each (block, plane), eight to a block of threads, no shared memory and no barrier: each lane holds the
-// four keys of its place in a tile for good, so that a tile costs one 16-byte load of each lane, and neighbouring lanes
-// read neighbouring bytes. Sums commute modulo 2^64, so any order gives the same bits. A second, tiny launch adds the planes.
+// Launch shape. One warp for each (block, plane), eight to a block of threads, no shared memory and no
+// barrier: each lane holds the four keys of its place in a tile for good, so that a tile costs one 16-byte
+// load of each lane, and neighbouring lanes read neighbouring bytes. Sums commute modulo 2^64, so any order
+// gives the same bits. A second, tiny launch adds the planes.
 #include <reading.cuh>
 #include <warp.cuh>
 
@@ -74,7 +76,9 @@ checksum_digests(const u64* partial, const i32* ids, i64 slots, i64 fragment_byt
     const u32 lane = threadIdx.x % 32;
     const bool known = ids[block] >= 0 && ids[block] < slots;
     u64 sum = 0;
-    for (u32 plane = lane; known && plane < planes; plane += 32) sum += partial[static_cast<u64>(block) * planes + plane];
+    for (u32 plane = lane; known && plane < planes; plane += 32) {
+        sum += partial[static_cast<u64>(block) * planes + plane];
+    }
     sum = warp_sum(sum);
     if (lane == 0) digests[block] = known ? mix(sum + static_cast<u64>(planes) * fragment_bytes) : 0;
 }

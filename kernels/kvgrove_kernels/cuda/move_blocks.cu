@@ -1,19 +1,22 @@
 // move_blocks: copies blocks between two places, each a paged pool, a contiguous run or a block-major mirror.
 //
-// gather_blocks, scatter_blocks and both directions of copy_blocks are this kernel with other strides and ids.
+// gather_blocks, scatter_blocks and both directions of copy_blocks are this kernel with other strides and
+// ids.
 //
-// Shapes and units. A place holds `planes` x `slots` fragments of `fragment_bytes` bytes; the fragment of block b in
-// plane p starts at b * block_stride + p * plane_stride bytes. Block i of the call is src_ids[i] on one side and
-// dst_ids[i] on the other; a null list of ids means i itself. An id outside 0..slots-1 is skipped. The two places do
-// not overlap. Starts and sizes may be any: where both sides can be brought to 16 bytes together they are, else to 4, 2 or 1.
+// Shapes and units. A place holds `planes` x `slots` fragments of `fragment_bytes` bytes; the fragment of
+// block b in plane p starts at b * block_stride + p * plane_stride bytes. Block i of the call is src_ids[i]
+// on one side and dst_ids[i] on the other; a null list of ids means i itself. An id outside 0..slots-1 is
+// skipped. The two places do not overlap. Starts and sizes may be any: where both sides can be brought to 16
+// bytes together they are, else to 4, 2 or 1.
 //
-// Floor: fragment_bytes read and fragment_bytes written per fragment, no arithmetic: the copy bandwidth of the memory,
-// or of PCIe where one side is pinned host memory.
+// Floor: fragment_bytes read and fragment_bytes written per fragment, no arithmetic: the copy bandwidth of
+// the memory, or of PCIe where one side is pinned host memory.
 //
-// Launch shape. 256 threads take tiles of 16 KiB of one fragment, four 16-byte loads of each thread in flight before the
-// first store: with four or more blocks of threads on a multiprocessor that is more than the 30 KiB in flight that
-// hide the latency of HBM3e. Tiles are handed out in a grid-stride loop over a few blocks of threads for each
-// multiprocessor, so that small fragments do not pay the start of a block of threads each.
+// Launch shape. 256 threads take tiles of 16 KiB of one fragment, four 16-byte loads of each thread in flight
+// before the first store: with four or more blocks of threads on a multiprocessor that is more than the 30
+// KiB in flight that hide the latency of HBM3e. Tiles are handed out in a grid-stride loop over a few blocks
+// of threads for each multiprocessor, so that small fragments do not pay the start of a block of threads
+// each.
 #include <platform.cuh>
 
 constexpr int THREADS = 256;

@@ -1,7 +1,8 @@
 // What the bytes of a KV pool mean: eight elements of any storage type to and from fp32.
 //
-// Eight, because every head_dim is a multiple of eight: an octet never straddles two heads, and is one 16-byte access
-// for the 2-byte types. Codes are unscaled here: scales belong to (block, head) and are applied by the kernels.
+// Eight, because every head_dim is a multiple of eight: an octet never straddles two heads, and is one
+// 16-byte access for the 2-byte types. Codes are unscaled here: scales belong to (block, head) and are
+// applied by the kernels.
 #pragma once
 #include <platform.cuh>
 
@@ -18,8 +19,8 @@ __host__ __device__ constexpr float largest_code(int kind) {
 
 __device__ __forceinline__ float float_of_bfloat16(u32 bits) { return __uint_as_float(bits << 16); }
 
-// Adding the integer to the mantissa of 2^23 and taking 2^23 away again: one logic and one add operation, where the
-// conversion instruction runs at a quarter of their rate.
+// Adding the integer to the mantissa of 2^23 and taking 2^23 away again: one logic and one add operation,
+// where the conversion instruction runs at a quarter of their rate.
 __device__ __forceinline__ float float_of_small(u32 value, float bias) {
     return __uint_as_float(0x4B000000u | value) - (8388608.0f + bias);
 }

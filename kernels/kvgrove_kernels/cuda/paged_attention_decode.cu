@@ -2,23 +2,25 @@
 //
 //     out[b][h] = sum over t of softmax over t (scale * <q[b][h], K[t][h / group]>) * V[t][h / group],  t < context[b]
 //
-// Shapes and units, in elements. query and out are [batch][kv_heads * group][HEAD_DIM] of QUERY; keys and values are one plane each,
-// [slot][token][kv_head][HEAD_DIM] of KV; key_scales and value_scales [slot][kv_head] of fp32, null unless KV is a code;
-// block_table [batch][table_width] of slots; context [batch] in tokens. A token whose slot is out of range is left out. A
-// sequence of no tokens gets zeros. Everything starts at a multiple of 16 bytes.
+// Shapes and units, in elements. query and out are [batch][kv_heads * group][HEAD_DIM] of QUERY; keys and
+// values are one plane each, [slot][token][kv_head][HEAD_DIM] of KV; key_scales and value_scales
+// [slot][kv_head] of fp32, null unless KV is a code; block_table [batch][table_width] of slots; context
+// [batch] in tokens. A token whose slot is out of range is left out. A sequence of no tokens gets zeros.
+// Everything starts at a multiple of 16 bytes.
 //
-// Floor, for each KV element: its bytes read once, 2 * group fp32 multiply-adds (half for K, half for V: one per element
-// and query head) and one operation to make it fp32. At 2 bytes and group 4 an H200 has 2.4 T elements/s
-// to read and needs 12 T of its 29 T operations/s for them: bound by memory. From group 8 on, or with one-byte codes from
-// group 4 on, arithmetic comes as close: there tensor cores would be the way on.
+// Floor, for each KV element: its bytes read once, `group` fp32 multiply-adds (one for each query head that
+// shares it) and one operation to make it fp32. At 2 bytes and group 4 an H200 has 2.4 T elements/s to read and
+// needs 12 T of its 29 T operations/s for them: bound by memory. From group 8 on, or with one-byte codes from
+// group 4 on, arithmetic comes close: there tensor cores would be the way on.
 //
-// Launch shape. The context is cut into splits, so that one long sequence still fills the device; 128 threads for each (split,
-// kv_head x tile of GROUP query heads, sequence) read each KV element once for all heads of the tile. A warp works alone until the end:
-// LANES lanes hold a row (8 elements, 16 bytes of a 2-byte type, each), UNROLL rows of K and as many of V are in
-// flight in each lane, and the next K is asked for before V is used: 4 warps x 32 lanes x 4 to 8 loads x 16 bytes are 8 to 16 KiB for each
-// block of threads. There is no barrier in the loop. Dot products are summed by a butterfly that halves the number of sums at each
-// step, so that 4 tokens x 4 heads cost 15 exchanges and not 64, and each exponential is taken once.
-// combine_splits adds the splits up: one block of threads for each query head, a thread for each element.
+// Launch shape. The context is cut into splits, so that one long sequence still fills the device; 128 threads
+// for each (split, kv_head x tile of GROUP query heads, sequence) read each KV element once for all heads of
+// the tile. A warp works alone until the end: LANES lanes hold a row (8 elements, 16 bytes of a 2-byte type,
+// each), UNROLL rows of K and as many of V are in flight in each lane, and the next K is asked for before V
+// is used: 4 warps x 32 lanes x 4 to 8 loads x 16 bytes are 8 to 16 KiB for each block of threads. There is
+// no barrier in the loop. Dot products are summed by a butterfly that halves the number of sums at each step,
+// so that 4 tokens x 4 heads cost 15 exchanges and not 64, and each exponential is taken once. combine_splits
+// adds the splits up: one block of threads for each query head, a thread for each element.
 //
 // Compiled for KVG_KV, KVG_QUERY, KVG_HEAD_DIM, KVG_BLOCK_SIZE, KVG_GROUP (query heads in a tile, 1 to 8).
 #include <numbers.cuh>

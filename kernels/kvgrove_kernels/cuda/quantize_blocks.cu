@@ -1,22 +1,24 @@
-// quantize_blocks, dequantize_blocks: KV blocks to and from int8, fp8-e4m3 or int4 with one scale for each (block, head).
+// quantize_blocks, dequantize_blocks: KV blocks to and from int8, fp8-e4m3 or int4 with one scale for each
+// (block, head).
 //
-// scale = largest |x| of the head's piece of the block / largest code (127, 448, 7); code = round(x / scale), ties to even.
-// A piece whose scale would be below 2^-126 becomes zeros with scale 0. Error: at most scale / 2 for int8 and int4 (1/254, 1/14
-// of the largest), for e4m3 at most |x| / 16, or scale / 1024 near zero. int4 is stored as code + 8, the even element in the low half.
-// Inputs are finite.
+// scale = largest |x| of the head's piece of the block / largest code (127, 448, 7); code = round(x / scale),
+// ties to even. A piece whose scale would be below 2^-126 becomes zeros with scale 0. Error: at most scale /
+// 2 for int8 and int4 (1/254, 1/14 of the largest), for e4m3 at most |x| / 16, or scale / 1024 near zero.
+// int4 is stored as code + 8, the even element in the low half. Inputs are finite.
 //
-// Shapes and units, in elements. The pool is [plane][slot][token][head][HEAD_DIM] of POOL; codes and scales are
-// [plane][code slot][token][head][HEAD_DIM] of CODE and [plane][code slot][head] of fp32. Block i of the call is ids[i] in the pool and
-// code_ids[i] (i itself where null) among the codes. An id out of range is skipped. Pool and codes start at multiples of
-// 16 bytes.
+// Shapes and units, in elements. The pool is [plane][slot][token][head][HEAD_DIM] of POOL; codes and scales
+// are [plane][code slot][token][head][HEAD_DIM] of CODE and [plane][code slot][head] of fp32. Block i of the
+// call is ids[i] in the pool and code_ids[i] (i itself where null) among the codes. An id out of range is
+// skipped. Pool and codes start at multiples of 16 bytes.
 //
-// Floor, for each element: its bytes in the pool and in the code, one read, the other written; about four fp32
-// operations: bound by memory.
+// Floor, for each element: its bytes in the pool and in the code, one read, the other written; about four
+// fp32 operations: bound by memory.
 //
-// Launch shape. quantize: 128 threads for each (head, block, plane), heads fastest, so that the blocks of threads that run
-// together read the same rows of memory. A piece of 32 tokens x 128 elements is four octets for each thread: they stay in registers between
-// finding the largest and rounding, and memory is read once; only pieces of more than 8 octets for each thread read the rest again.
-// dequantize: 256 threads for each (block, plane) over the fragment in memory order.
+// Launch shape. quantize: 128 threads for each (head, block, plane), heads fastest, so that the blocks of
+// threads that run together read the same rows of memory. A piece of 32 tokens x 128 elements is four octets
+// for each thread: they stay in registers between finding the largest and rounding, and memory is read once;
+// only pieces of more than MOST_KEPT octets for each thread read the rest again. dequantize: 256 threads for each
+// (block, plane) over the fragment in memory order.
 //
 // Compiled for KVG_POOL, KVG_CODE, KVG_HEAD_DIM, KVG_BLOCK_SIZE.
 #include <numbers.cuh>
@@ -30,7 +32,8 @@ constexpr int ROW_OCTETS = HEAD_DIM / 8;
 constexpr int PIECE_OCTETS = BLOCK_SIZE * ROW_OCTETS;
 constexpr int THREADS = 128;
 constexpr int PER_THREAD = (PIECE_OCTETS + THREADS - 1) / THREADS;
-constexpr int KEPT = PER_THREAD < 8 ? PER_THREAD : 8;
+constexpr int MOST_KEPT = bits_of(POOL) == 32 ? 4 : 8;  // 32 registers
+constexpr int KEPT = PER_THREAD < MOST_KEPT ? PER_THREAD : MOST_KEPT;
 constexpr int FILLERS = 256;
 constexpr float SMALLEST_SCALE = 0x1p-126f;  // below it, 1 / scale is no fp32 number
 

@@ -2,7 +2,8 @@
 #pragma once
 #include <platform.cuh>
 
-// The word at `at`; bytes past `end` read as zero, and no byte outside [at, end) is touched. FRESH: past the first-level cache.
+// The word at `at`; bytes past `end` read as zero, and no byte outside [at, end) is touched. FRESH: past the
+// first-level cache.
 template <bool FRESH>
 __device__ __forceinline__ uint4 word_at(const u8* at, const u8* end) {
     if (reinterpret_cast<u64>(at) % 16 == 0 && at + 16 <= end) {

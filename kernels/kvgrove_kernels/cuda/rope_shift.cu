@@ -1,19 +1,22 @@
-// rope_shift: turns the keys of blocks to where their tokens have moved: RoPE is a rotation, so that moving a token by
-// `delta` positions is one more rotation, by delta * frequency, of each pair of elements.
+// rope_shift: turns the keys of blocks to where their tokens have moved: RoPE is a rotation, so that moving a
+// token by `delta` positions is one more rotation, by delta * frequency, of each pair of elements.
 //
-// Pairs are (j, j + ROTARY / 2) of a row (INTERLEAVED 0, as Llama) or (2j, 2j + 1) (INTERLEAVED 1, as GPT-J); elements from ROTARY on
-// are left alone. Values V and scalings of attention are not touched: both are the same at every position.
+// Pairs are (j, j + ROTARY / 2) of a row (INTERLEAVED 0, as Llama) or (2j, 2j + 1) (INTERLEAVED 1, as GPT-J);
+// elements from ROTARY on are left alone. Values V and scalings of attention are not touched: both are the
+// same at every position.
 //
-// Shapes and units. The pool is [layer][K, V][slot][token][head][HEAD_DIM] of POOL, changed in place; `ids` are `blocks` slots,
-// deltas[block] positions. turns[j] = frequency of pair j in turns for each position (radians / 2 pi), fp64: fp32 angles
-// would be off by 0.006 rad at position 100,000. table is [block][ROTARY / 2] of (cos, sin), filled by rope_table.
-// An id outside 0..slots-1 is skipped; one given twice is turned once or twice, so the host refuses it.
+// Shapes and units. The pool is [layer][K, V][slot][token][head][HEAD_DIM] of POOL, changed in place; `ids`
+// are `blocks` slots, deltas[block] positions. turns[j] = frequency of pair j in turns for each position
+// (radians / 2 pi), fp64: fp32 angles would be off by 0.006 rad at position 100,000. table is [block][ROTARY
+// / 2] of (cos, sin), filled by rope_table. An id outside 0..slots-1 is skipped; one given twice is turned
+// once or twice, so the host refuses it.
 //
-// Floor, for each element of K that is rotated: its bytes read and written; three fp32 operations: bound by memory.
+// Floor, for each element of K that is rotated: its bytes read and written; three fp32 operations: bound by
+// memory.
 //
-// Launch shape. 256 threads for each (block, layer) walk the fragment of keys; each takes as many pairs as divide half a rotary row,
-// up to eight (16 bytes from each half, for 2-byte types), four of them in flight. The table of a block is a few hundred bytes, which
-// stay in the first-level cache.
+// Launch shape. 256 threads for each (block, layer) walk the fragment of keys; each takes as many pairs as
+// divide half a rotary row, up to eight (16 bytes from each half, for 2-byte types), four of them in flight.
+// The table of a block is a few hundred bytes, which stay in the first-level cache.
 //
 // Compiled for KVG_POOL, KVG_HEAD_DIM, KVG_ROTARY, KVG_INTERLEAVED, KVG_BLOCK_SIZE.
 #include <numbers.cuh>

@@ -1,14 +1,17 @@
 // wipe_blocks: overwrites blocks with zeros, then reads them back: the evidence of an erase.
 //
-// Shapes and units. The pool holds `planes` x `slots` fragments of `fragment_bytes` bytes, plane_stride bytes apart; `ids` are
-// `blocks` slots. residue is [block]: how many bytes of the block were not zero when read back. An id outside
-// 0..slots-1 is not written, and all of its bytes are counted as residue: what was not wiped is never reported as wiped.
+// Shapes and units. The pool holds `planes` x `slots` fragments of `fragment_bytes` bytes, plane_stride bytes
+// apart; `ids` are `blocks` slots. residue is [block]: how many bytes of the block were not zero when read
+// back. An id outside 0..slots-1 is not written, and all of its bytes are counted as residue: what was not
+// wiped is never reported as wiped.
 //
-// Floor: fragment_bytes written by the first launch, fragment_bytes read by the second; one comparison for each 16 bytes.
+// Floor: fragment_bytes written by the first launch, fragment_bytes read by the second; one comparison for
+// each 16 bytes.
 //
-// Launch shape. Two launches on one stream, so that every store has reached memory that the whole device sees before the
-// first load; loads bypass the first-level cache, since a line that it kept would witness nothing. wipe_fragments: 256
-// threads for each fragment, 16-byte stores. count_residue: one warp for each (block, plane), as in checksum_blocks.cu.
+// Launch shape. Two launches on one stream, so that every store has reached memory that the whole device sees
+// before the first load; loads bypass the first-level cache, since a line that it kept would witness nothing.
+// wipe_fragments: 256 threads for each fragment, 16-byte stores. count_residue: one warp for each (block,
+// plane), as in checksum_blocks.cu.
 #include <reading.cuh>
 #include <warp.cuh>
 

@@ -1,7 +1,8 @@
-// The kernels' <platform.cuh> on the host: CUDA's words, done by simt.hpp, so that the very same sources run here.
+// The kernels' <platform.cuh> on the host: CUDA's words, done by simt.hpp, so that the very same sources run
+// here.
 //
-// Not covered: races that real hardware alone has, atomics' order, asynchronous copies, tensor cores, and the native e4m3
-// conversions (the integer ones, which sm_80 uses, run instead).
+// Not covered: races that real hardware alone has, atomics' order, asynchronous copies, tensor cores, and the
+// native e4m3 conversions (the integer ones, which sm_80 uses, run instead).
 #pragma once
 #include <cmath>
 #include <cstring>

@@ -1,9 +1,11 @@
-// A small SIMT machine on one host thread: each CUDA thread of a block is a fiber, blocks run one after the other.
+// A small SIMT machine on one host thread: each CUDA thread of a block is a fiber, blocks run one after the
+// other.
 //
-// What it is for: to run kernels under the sanitizers and to catch what a debugger on a GPU would hardly show. Fibers go on
-// until they wait at a barrier or exchange values in their warp, in an order that the caller chooses, so that code which
-// needs a barrier that is not there reads noise under one order or another; shared memory is noise at the start of every
-// block. Waiting that can never end is reported as what it is: a barrier that not all threads reach.
+// What it is for: to run kernels under the sanitizers and to catch what a debugger on a GPU would hardly
+// show. Fibers go on until they wait at a barrier or exchange values in their warp, in an order that the
+// caller chooses, so that code which needs a barrier that is not there reads noise under one order or
+// another; shared memory is noise at the start of every block. Waiting that can never end is reported as what
+// it is: a barrier that not all threads reach.
 #pragma once
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -1,7 +1,7 @@
 // What the kernels need of the machine, as PTX where CUDA C++ has no portable word for it.
 //
-// The host test bed has a header of the same name: kernels include <platform.cuh> and name nothing else of the machine
-// but CUDA's own built-ins (threadIdx, __syncthreads, __shfl_sync and the like).
+// The host test bed has a header of the same name: kernels include <platform.cuh> and name nothing else of
+// the machine but CUDA's own built-ins (threadIdx, __syncthreads, __shfl_sync and the like).
 #pragma once
 
 using u8 = unsigned char;
