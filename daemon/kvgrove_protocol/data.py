@@ -100,7 +100,7 @@ class ServerHello(_Message, frozen=True, kw_only=True, tag="server_hello"):
 
 
 class Started(_Message, frozen=True, kw_only=True, tag="started"):
-    """Prefill of the suffix is about to end: what was reused from where, and why the rest was not."""
+    """The request was admitted and waits for its first step: what is reused from where, and why the rest is not."""
 
     request_id: str
     reused: int
