@@ -14,7 +14,7 @@ from kvgrove_gateway.answer_stream import AnswerStream
 from kvgrove_gateway.api.openai import ChatRequest
 from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.board import PlanBoard
-from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, NodeLost, NodeRefused, Unavailable
+from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, FrameTooLarge, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
 from kvgrove_gateway.namespaces import Resolution
@@ -168,7 +168,10 @@ class Chat:
         )
 
     def _send(self, trial: _Attempt, failed: set[str]) -> tuple[NodeLink, AnswerStream]:
-        """Place and send; nodes that do not take it join ``failed``. Raises Unavailable when none is left."""
+        """Place and send; nodes that do not take it join ``failed``.
+
+        Raises Unavailable when none is left, BadRequest for a prompt that no node could take.
+        """
         prepared = trial.prepared
         count = prepared.prompt.count
         while True:
@@ -184,6 +187,12 @@ class Chat:
             except NodeLost as error:
                 self._metrics.retries.labels(error.code).inc()
                 failed.add(placement.link.name)
+            except FrameTooLarge:
+                raise BadRequest(
+                    f"The prompt has {count} tokens, more than any model here takes: shorten the messages.",
+                    field="messages",
+                    code="context_length_exceeded",
+                ) from None
             else:
                 return placement.link, stream
 

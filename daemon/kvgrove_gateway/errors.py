@@ -84,6 +84,12 @@ class NodeLost(Retryable):
     code = "node_lost"
 
 
+class FrameTooLarge(Terminal):
+    """The request is larger than any node takes."""
+
+    code = "frame_too_large"
+
+
 class NodeRefused(KvgroveError):
     """The node answered Error. ``retryable``: another node, or a fresh resolution, may do better."""
 

@@ -25,12 +25,13 @@ import zmq
 import zmq.asyncio
 
 from kvgrove_gateway.answer_stream import AnswerStream
-from kvgrove_gateway.errors import NodeLost, NodeRefused
+from kvgrove_gateway.errors import FrameTooLarge, NodeLost, NodeRefused
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.router.decide import Backlog
 from kvgrove_gateway.settings import Limits
 from kvgrove_link.frames import configure
+from kvgrove_protocol.codec import MAX_FRAME_BYTES
 from kvgrove_protocol.control import NodeEndpoint
 from kvgrove_protocol.data import (
     TO_GATEWAY,
@@ -110,7 +111,7 @@ class NodeLink:
         self._clock = clock
         self._random = random
         self._answers: dict[str, AnswerStream] = {}
-        self._outbox: asyncio.Queue[ToNode] = asyncio.Queue(limits.node_send_queue)
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue(limits.node_send_queue)
         self._chunks: dict[tuple[bytes, int], asyncio.Future[BundleChunk]] = {}
         self._heard = 0.0
         self._retired_at: float | None = None
@@ -139,7 +140,10 @@ class NodeLink:
     # -- for requests ----------------------------------------------------------------------------------------------
 
     def submit(self, request: Generate, uncached_tokens: int) -> AnswerStream:
-        """Send ``request``; its tokens count as backlog from now on. Raises NodeLost if it cannot be sent."""
+        """Send ``request``; its tokens count as backlog from now on.
+
+        Raises NodeLost if it cannot be sent, FrameTooLarge if no node would take it.
+        """
         if self.state is not LinkState.READY:
             raise NodeLost(f"node {self.name} is not connected")
         self._post(request)
@@ -183,8 +187,13 @@ class NodeLink:
             self._chunks.pop((digest, number), None)
 
     def _post(self, message: ToNode) -> None:
+        # Encoded here, not where it is sent: what cannot be encoded, and a frame at which the node would cut the
+        # connection, ends the one request that asked for it and not the link with everybody's answers on it.
+        frame = TO_NODE.encode(message)
+        if len(frame) > MAX_FRAME_BYTES:
+            raise FrameTooLarge(f"{len(frame)} bytes, a node takes at most {MAX_FRAME_BYTES}")
         try:
-            self._outbox.put_nowait(message)
+            self._outbox.put_nowait(frame)
         except asyncio.QueueFull:
             raise NodeLost(f"node {self.name} does not take messages fast enough", code="send_queue_full") from None
 
@@ -259,7 +268,7 @@ class NodeLink:
     async def _send(self, socket: zmq.asyncio.Socket) -> None:
         outbox = self._outbox
         while True:
-            await socket.send(TO_NODE.encode(await outbox.get()))
+            await socket.send(await outbox.get())
 
     async def _pulse(self) -> None:
         """Keep the node answering also while its engine is busy, and notice when it does not."""

@@ -16,6 +16,8 @@ from kvgrove_gateway.errors import BadRequest
 MAX_STOPS = 4
 MAX_STOP_CHARS = 256
 MAX_MESSAGES = 4096
+MAX_NEW_TOKENS = 2**31 - 1
+"""More than any model can give, and what every number on the wire to a node holds."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0, 0.0),
@@ -104,8 +106,8 @@ class ChatRequest(_Strict):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_NEW_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_NEW_TOKENS)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)

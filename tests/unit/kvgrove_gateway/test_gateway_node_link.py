@@ -2,14 +2,16 @@
 
 import asyncio
 
+import msgspec
 import pytest
 import zmq
 from scripted_node import DONE, eventually, generate, linked, run
 
-from kvgrove_gateway.errors import NodeLost, NodeRefused, SlowClient
+from kvgrove_gateway.errors import FrameTooLarge, NodeLost, NodeRefused, SlowClient
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.node_link import LinkState
-from kvgrove_protocol.data import BundleChunk, BundleRequest, Cancel, Error, Generate, Subscribe, Token
+from kvgrove_protocol.codec import MAX_FRAME_BYTES
+from kvgrove_protocol.data import BundleChunk, BundleRequest, Cancel, Done, Error, Generate, Subscribe, Token
 from kvgrove_protocol.events import EventBatch, NodeLoad, Removed, SnapshotChunk, Stored
 
 LOAD = NodeLoad(queued_prefill_tokens=7, running=0, prefill_tokens_per_s=5.0, decode_steps_per_s=0.0, free_blocks=0)
@@ -178,5 +180,24 @@ def test_a_bundle_comes_in_chunks() -> None:
             await peer.send(BundleChunk(digest=b"x", chunk=0, chunks=0))
             with pytest.raises(NodeLost):
                 await missing
+
+    run(scene)
+
+
+def test_a_request_that_no_node_could_take_ends_alone() -> None:
+    async def scene() -> None:
+        async with linked() as (link, peer, _, _metrics):
+            await peer.greet()
+            await peer.receive(Subscribe)
+            stream = link.submit(generate("small"), 10)
+            with pytest.raises(FrameTooLarge):
+                link.submit(msgspec.structs.replace(generate("large"), tokens=bytes(MAX_FRAME_BYTES)), 10)
+            with pytest.raises(OverflowError):
+                link.submit(msgspec.structs.replace(generate("odd"), max_new_tokens=10**30), 10)
+            assert link.requests == 1
+            await peer.receive(Generate)
+            await peer.send(msgspec.structs.replace(DONE, request_id="small"))
+            assert isinstance(await stream.next(), Done)
+            assert link.state is LinkState.READY
 
     run(scene)
