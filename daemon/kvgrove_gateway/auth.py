@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -71,11 +71,7 @@ class Identity:
 def parse_keys(text: bytes) -> dict[bytes, Identity]:
     """Digest of a key -> identity; raises BrokenKeyFile naming the field."""
     try:
-        listed = KeyList.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark is not None else "the file"
-        raise BrokenKeyFile(f"{where} is not YAML") from None
+        listed = KeyList.model_validate(_yaml(text))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -91,6 +87,20 @@ def parse_keys(text: bytes) -> dict[bytes, Identity]:
         limited = None if entry.namespaces is None else frozenset(entry.namespaces)
         table[digest] = Identity(key_id=entry.id, caller=caller, namespaces=limited)
     return table
+
+
+def _yaml(text: bytes) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark is not None else "the file"
+        raise BrokenKeyFile(f"{where} is not YAML") from None
+    except RecursionError:
+        raise BrokenKeyFile("the file is nested too deeply") from None
+    except (ValueError, KeyError, AttributeError):
+        # PyYAML's constructors let Python's own errors through: 2026-13-01, 0x_, !!bool maybe, !!timestamp soon.
+        raise BrokenKeyFile("a date, number or tagged value cannot be read: put it in quotes") from None
 
 
 class KeyRing:

@@ -91,6 +91,11 @@ def test_a_broken_file_keeps_the_last_good_one_and_is_counted_once(file: Path) -
         (f"keys: [{{id: a, sha256: '{'0' * 64}', tenant: ''}}]", "keys.0.tenant"),
         (f"keys: [{{id: a, sha256: '{'0' * 64}', tenant: t, role: admin}}]", "keys.0.role"),
         ("keys: [!!python/object/apply:os.system [id]]", "YAML"),
+        ("keys: 2026-13-01", "quotes"),
+        ("keys: 0x_", "quotes"),
+        ("keys: !!bool maybe", "quotes"),
+        ("keys: !!timestamp soon", "quotes"),
+        ("keys: " + "[" * 5_000 + "]" * 5_000, "deeply"),
     ],
 )
 def test_broken_files_name_the_field_and_not_the_value(text: str, names: str) -> None:
