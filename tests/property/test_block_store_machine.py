@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from kvgrove_daemon.cache.debug import check
+from kvgrove_daemon.cache.eviction import POLICIES
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import Build, Chain, Match, NoRoom, StoreLimits
 
@@ -23,11 +24,11 @@ class StoreMachine(RuleBasedStateMachine):
     matches: Bundle[Match] = Bundle("matches")
     builds: Bundle[Build] = Bundle("builds")
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(policy=st.sampled_from(sorted(POLICIES)))
+    def start(self, policy: str) -> None:
         self.events = Events()
         limits = StoreLimits(low_free=2, high_free=5, known_chain_bytes=4000, ghosts=16)
-        self.store = make_store(SLOTS, sink=self.events, limits=limits)
+        self.store = make_store(SLOTS, sink=self.events, limits=limits, policy=policy)
         self.memory: dict[int, tuple[bytes, ...]] = {}
         self.fence = True
         self.drops = itertools.count()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from kvgrove_daemon.cache.chains import KeyFunction
+from kvgrove_daemon.cache.eviction import POLICIES
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, Build, Chain, NoRoom, StoreLimits
 from kvgrove_protocol.chain import block_keys
@@ -54,9 +55,16 @@ def make_store(
     key_function: KeyFunction = block_keys,
     limits: StoreLimits | None = None,
     block: int = BLOCK,
+    policy: str = "lru",
 ) -> BlockStore:
     return BlockStore(
-        RunAllocator(slots), block_size=block, block_bytes=100, sink=sink, key_function=key_function, limits=limits
+        RunAllocator(slots),
+        block_size=block,
+        block_bytes=100,
+        sink=sink,
+        key_function=key_function,
+        limits=limits,
+        policy=POLICIES[policy](slots),
     )
 
 

@@ -136,6 +136,17 @@ class BlockIndex:
         """The same chain as an array of block ids."""
         return _joined(self.stretches(tail))
 
+    def last_ids(self, tail: int, count: int) -> Ints:
+        """The last ``count`` blocks of the chain that ends at ``tail``, in order."""
+        found: list[Stretch] = []
+        while count:
+            low = max(self._head[tail], tail + 1 - count)
+            found.append((low, tail + 1))
+            count -= tail + 1 - low
+            tail = self.parent[low]
+        found.reverse()
+        return _joined(found)
+
     def slots(self, tail: int) -> Ints:
         """Slots of the chain that ends at ``tail``, in order. A copy."""
         return self._slots[self.chain_ids(tail)]

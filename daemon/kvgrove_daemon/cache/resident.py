@@ -179,7 +179,7 @@ class ResidentBlocks:
         if count:
             stored = new.part(at, at + count)
             tail = index.insert(tail, stored)
-            self.policy.touch(tail)
+            self.policy.admitted(index.last_ids(tail, count).tolist(), stored.keys)
             self.ghosts.discard(stored.keys)
             self._sink.on_stored(stored.keys)
         return Admitted(tail, at, count, refused)
@@ -204,7 +204,7 @@ class ResidentBlocks:
         if count > 0:
             for block in self.policy.victims(self._is_evictable, namespace):
                 keys.append(self.index.unlist(block))
-                self._remove(block, slots)
+                self._remove(block, slots, keys[-1])
                 if len(keys) == count:
                     break
         self._gone(keys, slots, cause)
@@ -238,12 +238,15 @@ class ResidentBlocks:
         if block != NO_BLOCK and self._is_evictable(block):
             self.policy.offer(block, self.index.namespace(block))
 
-    def _remove(self, block: int, slots: list[int]) -> int:
-        """Take an EVICTING block out; its slot goes onto ``slots``. Answers its parent."""
+    def _remove(self, block: int, slots: list[int], evicted: bytes | None = None) -> int:
+        """Take an EVICTING block out; its slot goes onto ``slots``. Answers its parent.
+
+        ``evicted``: its key, when it gave way to others.
+        """
         namespace = self.index.namespace(block)
         slots.append(self.index.slot[block])
         parent = self.index.remove(block)
-        self.policy.removed(block, parent, namespace)
+        self.policy.removed(block, parent, namespace, evicted)
         if parent != NO_BLOCK and self._is_evictable(parent):
             self.policy.offer(parent, namespace)
         return parent

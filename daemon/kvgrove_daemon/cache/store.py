@@ -153,7 +153,7 @@ class BlockStore:
         blocks, tail = self._resident.longest(chain, reusable)
         lease = self._resident.leases.take(tail)
         if tail != NO_BLOCK:
-            self._resident.policy.touch(tail)
+            self._resident.policy.touch(tail, self._resident.index.stretches(tail))
         self._matches += 1
         return Match(chain, blocks, explain(chain, blocks, reusable, self.gone), self._resident, lease)
 

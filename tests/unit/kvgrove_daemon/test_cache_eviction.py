@@ -76,7 +76,7 @@ def test_i11_blocks_that_go_by_other_ways_leave_no_growing_queue() -> None:
         policy.removed(3, -1, "g")
         policy.touch(3)
         policy.offer(3, "g")
-    assert sum(len(queue) for queue in policy._queues.values()) <= 2 * 8 + 65
+    assert sum(len(queue) for queue in policy._leaves._queues.values()) <= 2 * 8 + 65
     assert take(policy, 9) == [0, 1, 2, 4, 5, 6, 7, 3]
 
 

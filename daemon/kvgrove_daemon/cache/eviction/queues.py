@@ -1,0 +1,103 @@
+"""Leaves by the tick at which they are due, one queue for each group.
+
+Role: the machinery that policies share. Invariants: O(log leaves) per entry that is added or taken, O(1) per change of
+a due time; at most twice as many entries as live ones, and some slack (I11).
+Must not know: what makes a block due, which events move it.
+
+Each queue is a heap of ``due << 32 | block``. A due time may only grow while a block is queued: its entry is moved when
+it comes up, so a change costs at most one move later. Entries of blocks that are gone are dropped when they come up,
+and swept when they outnumber the live ones.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+
+_BLOCK_BITS = 32
+_BLOCK_MASK = (1 << _BLOCK_BITS) - 1
+_SLACK = 64  # stale entries a queue may hold beyond as many as it has live ones
+
+
+class LeafQueues:
+    """Mutable, single-threaded. ``due`` is the owner's: one positive tick for each block that it queues."""
+
+    def __init__(self, due: array[int]) -> None:
+        self._due = due
+        self._queued = array("q", bytes(8 * len(due)))  # the tick its entry carries; 0: no entry
+        self._queues: dict[str, list[int]] = {}
+        self._live: dict[str, int] = {}
+        self.count = 0
+        """Blocks queued, in all groups."""
+
+    def __contains__(self, block: int) -> bool:
+        return self._queued[block] != 0
+
+    def add(self, block: int, group: str) -> None:
+        """Queue ``block``; changes nothing when it is queued."""
+        if self._queued[block]:
+            return
+        queue = self._queues.setdefault(group, [])
+        due = self._due[block]
+        self._queued[block] = due
+        self._live[group] = self._live.get(group, 0) + 1
+        self.count += 1
+        heappush(queue, due << _BLOCK_BITS | block)
+        if len(queue) > 2 * self._live[group] + _SLACK:
+            self._sweep(queue)
+
+    def discard(self, block: int, group: str) -> None:
+        if self._queued[block]:
+            self._unqueue(block, group)
+
+    def victims(self, evictable: Callable[[int], bool], group: str | None) -> Iterator[int]:
+        """Evictable blocks by due time, each taken out of its queue."""
+        names = [group] if group is not None else list(self._queues)
+        heads = [(entry, name) for name in names if (entry := self._head(name, evictable)) is not None]
+        heapify(heads)
+        while heads:
+            entry, name = heads[0]
+            block = entry & _BLOCK_MASK
+            heappop(self._queues[name])
+            self._unqueue(block, name)
+            yield block
+            if (successor := self._head(name, evictable)) is not None:
+                heapreplace(heads, (successor, name))
+            else:
+                heappop(heads)
+
+    def holds(self, block: int, group: str) -> bool:
+        """For checks: whether the entry of ``block`` is really there."""
+        return self._queued[block] != 0 and self._queued[block] << _BLOCK_BITS | block in self._queues.get(group, [])
+
+    def _head(self, group: str, evictable: Callable[[int], bool]) -> int | None:
+        """The first entry that stands: live, evictable and as late as the block is due."""
+        queue = self._queues.get(group)
+        if queue is None:
+            return None
+        while queue:
+            entry = queue[0]
+            block, due = entry & _BLOCK_MASK, entry >> _BLOCK_BITS
+            if self._queued[block] != due:
+                heappop(queue)
+            elif not evictable(block):
+                heappop(queue)
+                self._unqueue(block, group)
+            elif self._due[block] != due:
+                self._queued[block] = self._due[block]
+                heapreplace(queue, self._due[block] << _BLOCK_BITS | block)
+            else:
+                return entry
+        del self._queues[group]
+        self._live.pop(group, None)
+        return None
+
+    def _unqueue(self, block: int, group: str) -> None:
+        self._queued[block] = 0
+        self._live[group] -= 1
+        self.count -= 1
+
+    def _sweep(self, queue: list[int]) -> None:
+        queue[:] = [entry for entry in queue if self._queued[entry & _BLOCK_MASK] == entry >> _BLOCK_BITS]
+        heapify(queue)
