@@ -1,0 +1,1 @@
+"""Public request traces: reading them, and replaying them through the node's own index and eviction policies."""
