@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 
 HELLO_S = 5.0
 PULSE_S = 1.0
+LEAST_QUIET = 3
+"""Pulses in a row without a word from the node before it counts as silent."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 RETIRED_S = 30.0
@@ -273,13 +275,16 @@ class NodeLink:
     async def _pulse(self) -> None:
         """Keep the node answering also while its engine is busy, and notice when it does not."""
         started = self._clock()
-        nonce = 0
+        nonce = quiet = 0
         while True:
+            heard = self._heard
             await asyncio.sleep(PULSE_S)
             now = self._clock()
+            quiet = 0 if self._heard != heard else quiet + 1
             if self.state is LinkState.DOWN and now - started > HELLO_S:
                 raise SessionEnded("no hello from the node", code="no_hello")
-            if now - self._heard > self._limits.node_silence_s:
+            # A loop that stood still heard nobody, whoever spoke: only pulses at which it had its turn count.
+            if quiet >= LEAST_QUIET and now - self._heard > self._limits.node_silence_s:
                 raise SessionEnded("the node has gone silent", code="silent")
             if self._retired_at is not None and not self._answers and now - self._retired_at > RETIRED_S:
                 raise SessionEnded("the node has left the plan", code="retired")

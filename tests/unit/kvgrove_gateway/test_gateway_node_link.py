@@ -1,6 +1,7 @@
 """The link to a node that misbehaves: a scripted ROUTER in the daemon's place, for what a real daemon never does."""
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from scripted_node import DONE, eventually, generate, linked, run
 
 from kvgrove_gateway.errors import FrameTooLarge, NodeLost, NodeRefused, SlowClient
 from kvgrove_gateway.metrics import Metrics
-from kvgrove_gateway.node_link import LinkState
+from kvgrove_gateway.node_link import PULSE_S, LinkState
 from kvgrove_protocol.codec import MAX_FRAME_BYTES
 from kvgrove_protocol.data import BundleChunk, BundleRequest, Cancel, Done, Error, Generate, Subscribe, Token
 from kvgrove_protocol.events import EventBatch, NodeLoad, Removed, SnapshotChunk, Stored
@@ -199,5 +200,21 @@ def test_a_request_that_no_node_could_take_ends_alone() -> None:
             await peer.send(msgspec.structs.replace(DONE, request_id="small"))
             assert isinstance(await stream.next(), Done)
             assert link.state is LinkState.READY
+
+    run(scene)
+
+
+def test_a_loop_that_stood_still_does_not_blame_the_node() -> None:
+    async def scene() -> None:
+        async with linked(node_silence_s=0.5) as (link, peer, _, metrics):
+            await peer.greet()
+            await peer.receive(Subscribe)
+            stream = link.submit(generate(), 10)
+            await peer.receive(Generate)
+            time.sleep(2 * PULSE_S)  # noqa: ASYNC251 - the loop of gateway and node alike
+            await asyncio.sleep(1.5 * PULSE_S)
+            await peer.send(DONE)
+            assert await stream.next() == DONE
+            assert losses(metrics, "silent") == 0
 
     run(scene)
