@@ -30,13 +30,12 @@ from kvgrove_daemon.cache.eviction.departed import Departed
 from kvgrove_daemon.cache.eviction.policy import Stretches
 from kvgrove_daemon.cache.eviction.queues import LeafQueues
 
-_QUANTILE: Final = 0.9
-_MARGIN: Final = 1.4
+_QUANTILE: Final = 0.8
+_MARGIN: Final = 1.9
 _MOST_RESIDENCES: Final = 2.0
 _STEP: Final = 0.05
 _LATER: Final = exp(_STEP * _QUANTILE)
 _SOONER: Final = exp(-_STEP * (1 - _QUANTILE))
-_MEMORY: Final = 0.7  # pools full of departures that are remembered
 _MEAN_WEIGHT: Final = 0.001  # of one eviction
 
 
@@ -52,7 +51,7 @@ class CostAware:
         self._stamps = np.frombuffer(self._stamp, dtype=np.int64)
         self._reuses = np.frombuffer(self._reused, dtype=np.bool_)
         self._leaves = LeafQueues(self._due)
-        self._departed = Departed(int(_MEMORY * capacity) + 1)
+        self._departed = Departed(capacity)
         self.patience = 1.0
         """Ticks."""
         self.residence = 0.0
