@@ -25,6 +25,7 @@ from kvgrove_daemon.cache.store import BlockStore, Chain, NoRoom
 from kvgrove_gateway.router.decide import Candidate, decide
 
 _ROOT: Final = bytes(32)
+_BUSY: Final = 0.8
 _NAMESPACE: Final = "trace"
 _OFFSETS: Final = np.arange(BLOCK_TOKENS, dtype=np.uint32)
 _LAST_TOKEN: Final = np.array([2**32 - 1], dtype="<u4").tobytes()
@@ -57,8 +58,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class _Node:
     store: BlockStore
     prefilled: int = 0
-    busy_until_ms: float = 0.0
+    backlog: float = 0.0
+    """Prefill tokens ahead of a request, at `backlog_at_ms`."""
+    backlog_at_ms: float = 0.0
     unstored: int = 0
+
+    def queued(self, at_ms: float, tokens_per_ms: float) -> float:
+        return max(self.backlog - (at_ms - self.backlog_at_ms) * tokens_per_ms, 0.0)
 
     def chain(self, tokens: bytes) -> Chain:
         return self.store.keys(_ROOT, tokens, namespace=_NAMESPACE)
@@ -80,13 +86,16 @@ class _Node:
 
 
 class _Placement:
-    """The gateway's decision, over queues that drain at the rate that serves the whole trace uncached in its time."""
+    """The gateway's decision, over queues of nodes that are `_BUSY` of the time busy, by what was prefilled so far.
+
+    A trace does not say how fast its nodes were. With fast ones queues are always empty and affinity alone decides.
+    """
 
     def __init__(self, trace: Trace, nodes: Sequence[_Node]) -> None:
         self._nodes = nodes
-        first, last = trace.requests[0].at_ms, trace.requests[-1].at_ms
-        tokens = sum(request.prompt_tokens for request in trace.requests)
-        self._tokens_per_ms = tokens / max(last - first, 1.0) / len(nodes)
+        self._began_ms = trace.requests[0].at_ms
+        self._prefilled = 0
+        self._tokens_per_ms = 1.0
         self._served = [0] * len(nodes)
 
     def choose(self, request: Request, tokens: bytes) -> int:
@@ -98,7 +107,7 @@ class _Placement:
             Candidate(
                 node=str(at),
                 matched_tokens=min(node.store.ready_blocks(chain) * BLOCK_TOKENS, request.prompt_tokens),
-                queued_tokens=int(max(node.busy_until_ms - request.at_ms, 0.0) * self._tokens_per_ms),
+                queued_tokens=int(node.queued(request.at_ms, self._tokens_per_ms)),
                 requests=self._served[at],
                 prefill_tokens_per_s=self._tokens_per_ms * 1e3,
             )
@@ -109,8 +118,12 @@ class _Placement:
 
     def placed(self, at: int, request: Request, prefilled: int) -> None:
         node = self._nodes[at]
-        node.busy_until_ms = max(node.busy_until_ms, request.at_ms) + prefilled / self._tokens_per_ms
+        node.backlog = node.queued(request.at_ms, self._tokens_per_ms) + prefilled
+        node.backlog_at_ms = request.at_ms
         self._served[at] += 1
+        self._prefilled += prefilled
+        elapsed = max(request.at_ms - self._began_ms, 1.0)
+        self._tokens_per_ms = max(self._prefilled / elapsed / len(self._nodes) / _BUSY, 1e-6)
 
 
 def replay(
