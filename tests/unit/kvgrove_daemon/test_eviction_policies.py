@@ -89,12 +89,12 @@ def test_what_was_dropped_on_purpose_is_not_known_again() -> None:
     assert not policy._reused[1]
 
 
-def test_i11_departures_are_remembered_in_bounded_number() -> None:
-    departed = Departed(4)
-    for number in range(1, 100):
+def test_i11_only_the_last_departures_are_remembered_and_each_is_told_once() -> None:
+    departed = Departed(5)
+    for number in range(1, 9):  # eight places: none of these takes another's
         departed.note(key(number), number)
-    assert [departed.take(key(number)) for number in range(96, 100)] == [96, 97, 98, 99]
-    assert not any(departed.take(key(number)) for number in range(1, 100))
+    assert [departed.take(key(number)) for number in range(1, 9)] == [0, 0, 0, 4, 5, 6, 7, 8]
+    assert not any(departed.take(key(number)) for number in range(1, 9))
 
 
 def test_s3fifo_keeps_what_was_used_on_probation_and_drops_what_was_not() -> None:
