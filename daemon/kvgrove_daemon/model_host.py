@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvgrove_daemon.cache.arena import Arena
-from kvgrove_daemon.cache.eviction import LeafLRU
+from kvgrove_daemon.cache.eviction import CostAware
 from kvgrove_daemon.cache.layout import KVLayout, as_dtype
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, StoreLimits
@@ -70,7 +70,7 @@ class NodePools:
                         block_size=layout.block_size,
                         block_bytes=layout.block_bytes,
                         sink=self.sink,
-                        policy=LeafLRU(slots),
+                        policy=CostAware(slots),
                         limits=StoreLimits(low_free=slots // 20, high_free=slots // 10),
                     ),
                 )
