@@ -16,12 +16,16 @@ Times are medians. The last two need a model: ``--model DIR`` (default: the demo
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+# As in the daemon, and before torch loads OpenMP: with spinning threads a busy machine measures the spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
