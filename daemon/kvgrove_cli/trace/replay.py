@@ -23,6 +23,7 @@ from kvgrove_daemon.cache.eviction import POLICIES
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, Chain, NoRoom
 from kvgrove_gateway.router.decide import Candidate, decide
+from kvgrove_protocol.chain import TOKEN_BYTES
 
 _ROOT: Final = bytes(32)
 _BUSY: Final = 0.8
@@ -47,8 +48,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     hit_tokens: int
     token_hit_ratio: float
     evictions: int
-    unstored_requests: int
-    """Longer than a whole node's capacity."""
+    cut_requests: int
+    """Longer than a whole node's capacity: only their first blocks are stored."""
     imbalance: float
     """Prefilled tokens of the busiest node over the mean."""
     wall_s: float
@@ -57,11 +58,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(slots=True)
 class _Node:
     store: BlockStore
+    slots: int
     prefilled: int = 0
     backlog: float = 0.0
     """Prefill tokens ahead of a request, at `backlog_at_ms`."""
     backlog_at_ms: float = 0.0
-    unstored: int = 0
+    cut: int = 0
 
     def queued(self, at_ms: float, tokens_per_ms: float) -> float:
         return max(self.backlog - (at_ms - self.backlog_at_ms) * tokens_per_ms, 0.0)
@@ -70,17 +72,19 @@ class _Node:
         return self.store.keys(_ROOT, tokens, namespace=_NAMESPACE)
 
     def serve(self, request: Request, tokens: bytes) -> int:
-        """Reused tokens of ``request``, all of whose blocks are resident afterwards."""
+        """Reused tokens of ``request``, whose blocks are resident afterwards, as many as the pool holds."""
+        room = self.slots * BLOCK_TOKENS * TOKEN_BYTES
+        if len(tokens) - TOKEN_BYTES > room:
+            self.cut += 1
+            tokens = tokens[:room] + _LAST_TOKEN
         chain = self.chain(tokens)
         match = self.store.match(chain)
         hit = min(match.reused_tokens, request.prompt_tokens)
         build = self.store.begin(match)
         if isinstance(build, NoRoom):
-            match.release()
-            self.unstored += 1
-        else:
-            with build:
-                build.commit(len(chain.keys), lambda: True)
+            raise RuntimeError(f"{build.wanted} blocks found no room in an idle pool of {self.slots}")
+        with build:
+            build.commit(len(chain.keys), lambda: True)
         self.prefilled += request.prompt_tokens - hit
         return hit
 
@@ -135,7 +139,7 @@ def replay(
     """
     began = time.perf_counter()
     slots = capacity_blocks // nodes
-    members = [_Node(_store(slots, policy)) for _ in range(nodes)]
+    members = [_Node(_store(slots, policy), slots) for _ in range(nodes)]
     placement = _Placement(trace, members)
     prompt_tokens = hit_tokens = count = 0
     for request in trace.requests if requests is None else requests:
@@ -158,7 +162,7 @@ def replay(
         hit_tokens=hit_tokens,
         token_hit_ratio=hit_tokens / prompt_tokens if prompt_tokens else 0.0,
         evictions=sum(sum(member.store.stats().removed.values()) for member in members),
-        unstored_requests=sum(member.unstored for member in members),
+        cut_requests=sum(member.cut for member in members),
         imbalance=max(prefilled) * nodes / sum(prefilled) if sum(prefilled) else 1.0,
         wall_s=time.perf_counter() - began,
     )

@@ -18,6 +18,7 @@ from kvgrove_daemon.cache.eviction import POLICIES
 TABLE = {
     ("mooncake_conversation_trace.jsonl", "5%"): 0.200,
     ("mooncake_conversation_trace.jsonl", "10%"): 0.284,
+    ("claude_code_sessions.jsonl", "1%"): 0.137,
     ("claude_code_sessions.jsonl", "10%"): 0.842,
 }
 
@@ -47,10 +48,10 @@ def test_the_pool_holds_exactly_its_capacity_and_lru_gives_up_the_oldest(tmp_pat
     assert (short.hit_tokens, short.evictions) == (0, 4)
 
 
-def test_a_request_longer_than_the_pool_is_counted_and_not_stored(tmp_path: Path) -> None:
-    loaded = read_trace(mooncake(tmp_path / "t", (512, [1]), (1536, [2, 3, 4]), (512, [1])), seed=1)
+def test_a_request_longer_than_the_pool_is_counted_and_stored_as_far_as_it_fits(tmp_path: Path) -> None:
+    loaded = read_trace(mooncake(tmp_path / "t", (512, [1]), (1536, [2, 3, 4]), (1536, [2, 3, 4])), seed=1)
     outcome = replay(loaded, policy="lru", capacity_blocks=2, nodes=1)
-    assert (outcome.unstored_requests, outcome.hit_tokens) == (1, 512)
+    assert (outcome.cut_requests, outcome.hit_tokens) == (2, 1024)
 
 
 def test_nodes_share_the_capacity_and_a_prefix_goes_where_it_lies(tmp_path: Path) -> None:
