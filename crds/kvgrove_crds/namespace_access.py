@@ -91,8 +91,8 @@ class EvictionSpec(Spec):
         ),
     )
 
-    policy: Literal["lru", "s3fifo", "costAware"] = "lru"
-    """lru: least recently used. s3fifo: resists scans. costAware: weighs the prefill time a block saves."""
+    policy: Literal["lru", "s3fifo", "costAware"] = "costAware"
+    """lru: least recently used. s3fifo: resists scans. costAware: keeps what is likely to be reused, never below lru."""
     high_watermark: Annotated[int, Field(ge=1, le=100)] = 90
     """Percent of the room at which eviction starts."""
     low_watermark: Percent = 80
