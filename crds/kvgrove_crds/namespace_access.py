@@ -92,7 +92,7 @@ class EvictionSpec(Spec):
     )
 
     policy: Literal["lru", "s3fifo", "costAware"] = "costAware"
-    """lru: least recently used. s3fifo: resists scans. costAware: keeps what is likely to be reused, never below lru."""
+    """lru: least recently used. s3fifo: resists scans. costAware: keeps what is likely to be reused."""
     high_watermark: Annotated[int, Field(ge=1, le=100)] = 90
     """Percent of the room at which eviction starts."""
     low_watermark: Percent = 80
