@@ -30,6 +30,7 @@ from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of, check_tokens
 from kvgrove_daemon.refusals import queue_full, refusal
+from kvgrove_daemon.sampling_bounds import usable
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_protocol.data import Done, Error, Sampling, Started, ToGateway, Token, Usage
 from kvgrove_protocol.errors import KvgroveError, Retryable
@@ -129,6 +130,7 @@ class RequestRunner:
             return True
         try:
             count = check_tokens(request.tokens, request.spans, model.runner.shape.vocab_size)
+            sampling = usable(request.sampling)
         except KvgroveError as error:
             self._refuse(command, refusal(command, error.code, error.message))
             return True
@@ -136,10 +138,17 @@ class RequestRunner:
             too_long = f"{count} prompt tokens; the model takes fewer than {model.max_model_len}"
             self._refuse(command, refusal(command, "context_length_exceeded", too_long))
             return True
-        return self._begin(command, admission, namespace, model, count)
+        return self._begin(command, admission, namespace, model, count=count, sampling=sampling)
 
     def _begin(
-        self, command: Start, admission: Admission, namespace: HostedNamespace, model: HostedModel, count: int
+        self,
+        command: Start,
+        admission: Admission,
+        namespace: HostedNamespace,
+        model: HostedModel,
+        *,
+        count: int,
+        sampling: Sampling,
     ) -> bool:
         request, store = command.request, model.pool.store
         began = self._around.clock()
@@ -183,7 +192,7 @@ class RequestRunner:
             arrived=command.arrived,
             zones=prompt.zones if prompt is not None else [],
         )
-        self.run(active, request.tokens, request.sampling, longest, frozenset(request.stop_token_ids))
+        self.run(active, request.tokens, sampling, longest, frozenset(request.stop_token_ids))
         return True
 
     def _explain(self, model: HostedModel, match: Match, prompt: CachedPrompt, count: int) -> dict[MissReason, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from node_rig import Rig, running
 
 from kvgrove_protocol.chain import DocumentRef
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, PrefixPlan
-from kvgrove_protocol.data import Cancel, Ping, Pong, Subscribe
+from kvgrove_protocol.data import Cancel, Ping, Pong, Sampling, Subscribe
 from kvgrove_protocol.events import EventBatch, SnapshotChunk, Stored, split_keys
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Purge
@@ -211,6 +212,7 @@ def test_prompts_that_cannot_be_are_refused_by_field(served: Served, at_the_firs
         "tokens": msgspec.structs.replace(good, request_id="b1", tokens=good.tokens[:-1]),
         "vocabulary": msgspec.structs.replace(good, request_id="b2", tokens=b"\xff" * 32),
         "spans": msgspec.structs.replace(good, request_id="b3", spans=[]),
+        "temperature": msgspec.structs.replace(good, request_id="b4", sampling=Sampling(temperature=math.nan)),
     }
     for word, request in bad.items():
         answer = rig.ask(request)
@@ -220,6 +222,14 @@ def test_prompts_that_cannot_be_are_refused_by_field(served: Served, at_the_firs
     long = rig.ask(rig.request(at_the_first_fence, served.model, tokens(2048, 11)))
     assert long.error is not None
     assert long.error.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1e-300), Sampling(top_p=1e-300)])
+def test_numbers_beneath_float32_are_answered(
+    served: Served, at_the_first_fence: NamespacePlan, sampling: Sampling
+) -> None:
+    request = served.rig.request(at_the_first_fence, served.model, tokens(8, 14))
+    assert served.rig.ask(msgspec.structs.replace(request, sampling=sampling)).done is not None
 
 
 def test_a_cancelled_request_ends_and_leaves_the_node_free(served: Served, at_the_first_fence: NamespacePlan) -> None:
