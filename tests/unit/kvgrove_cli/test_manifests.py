@@ -116,6 +116,13 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
     assert {line.split(":")[0] for line in lines} == {str(tmp_path / f"{name}.yaml") for name in "abc"}
 
 
+@pytest.mark.parametrize("value", ["0x_", "9" * 5_000, "!!bool maybe", "!!float some"])
+def test_values_that_no_reader_makes_sense_of_are_problems_of_their_file(tmp_path: Path, value: str) -> None:
+    (line,) = refusal(folder(tmp_path, a=MODEL, b=f"a: {value}"))
+    assert line.startswith(str(tmp_path / "b.yaml"))
+    assert "quotes" in line
+
+
 def test_identity_of_a_model_is_immutable_and_a_new_object_is_not(tmp_path: Path) -> None:
     before = load(folder(tmp_path, model=MODEL))
     (line,) = refusal(folder(tmp_path, model=MODEL.replace("/models/tiny", "/models/big")), before)
