@@ -18,8 +18,24 @@ from kvgrove_cli.errors import FleetProblem
 T = TypeVar("T")
 
 
+class Unwritable(FleetProblem):
+    """A file cannot be written now; what it held before is intact."""
+
+    code = "unwritable"
+
+
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace ``path``; on return the new content is on the disk. Leaves no temporary file behind on failure."""
+    """Replace ``path``; on return the new content is on the disk. Leaves no temporary file behind on failure.
+
+    Raises Unwritable where the disk is full or does not take writes.
+    """
+    try:
+        _write_atomically(path, content, mode)
+    except OSError as error:
+        raise Unwritable(f"{path} cannot be written: {error.strerror}; make room or allow writing there") from None
+
+
+def _write_atomically(path: Path, content: bytes, mode: int) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:

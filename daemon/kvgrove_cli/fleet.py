@@ -24,6 +24,7 @@ import zmq
 import zmq.asyncio
 
 from kvgrove_cli import api_keys, development_key, status
+from kvgrove_cli.durable import Unwritable
 from kvgrove_cli.errors import FleetProblem, UsageProblem
 from kvgrove_cli.manifests import Resources, parse, take_snapshot
 from kvgrove_cli.members import FleetShape, Member, members_of
@@ -228,11 +229,17 @@ class Fleet:
 
     async def _write_status(self) -> None:
         written: FleetStatus | None = None
+        behind = False
         while True:
             current = self.status()
             if current != written:
-                await asyncio.to_thread(status.write, self._state_dir.status_file, current)
-                written = current
+                try:
+                    await asyncio.to_thread(status.write, self._state_dir.status_file, current)
+                    written, behind = current, False
+                except Unwritable as problem:  # the fleet serves on without its picture; the next change tries again
+                    if not behind:
+                        log.warning("the status file is out of date: %s", problem.message)
+                    behind = True
             await self._dirty.wait()
             self._dirty.clear()
             await asyncio.sleep(_STATUS_SECONDS)

@@ -73,7 +73,10 @@ class StateDir:
 
     def __enter__(self) -> Self:
         _private(self.path)
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -83,10 +86,20 @@ class StateDir:
                 f"{self.path} is in use by process {holder}: stop that fleet, or choose another --state-dir",
                 code="state_in_use",
             ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(handle)
+            raise self._unusable(error) from None
         self._lock = handle
         return self
+
+    def _unusable(self, error: OSError) -> FleetProblem:
+        return FleetProblem(
+            f"{self.path}: {error.strerror}; make room or allow writing there, or choose another --state-dir",
+            code="state_unwritable",
+        )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._lock is not None:

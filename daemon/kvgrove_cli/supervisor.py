@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 import zmq.asyncio
 
+from kvgrove_cli.durable import Unwritable
 from kvgrove_cli.errors import FleetProblem
 from kvgrove_cli.manifests import Resources, identity
 from kvgrove_cli.mint import SYSTEM_MINT
@@ -45,6 +46,7 @@ from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, pla
 from kvgrove_protocol.control import BodyRequest, Goodbye, Hello, NodeReport, ToPlanner
 
 _TICK_SECONDS = 0.25
+_SAVE_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Supervisor:
         self._observed = Observed()
         self._planned: Planned | None = None
         self._turn = asyncio.Lock()
+        self._unwritable = ""
 
     @property
     def address(self) -> str:
@@ -170,9 +173,23 @@ class Supervisor:
                 )
 
     async def _save(self, state: FleetState) -> None:
-        """The loop goes on meanwhile, the turn does not: what rests on ``state`` is sent when it is durable."""
-        await asyncio.to_thread(self._state_dir.save, state)
-        self._state = state
+        """The loop goes on meanwhile, the turn does not: what rests on ``state`` is sent when it is durable.
+
+        A full disk is waited for, visibly: members serve on, and without their leases in time they serve cold. Only a
+        fleet that has no plan yet gives up at once: Unwritable.
+        """
+        while True:
+            try:
+                await asyncio.to_thread(self._state_dir.save, state)
+                break
+            except Unwritable as problem:
+                if self._planned is None:
+                    raise
+                if not self._unwritable:
+                    self._unwritable = problem.message
+                    self._changed()
+                await asyncio.sleep(_SAVE_AGAIN_SECONDS)
+        self._state, self._unwritable = state, ""
 
     async def _send_plan(self, effect: SendPlan) -> None:
         if self._planned is not None:
@@ -232,7 +249,9 @@ class Supervisor:
         planned = self._planned
         models = {item.name: item for item in planned.models} if planned is not None else {}
         namespaces = {item.uid: item for item in planned.namespaces} if planned is not None else {}
+        unwritable = [self._unwritable] if self._unwritable else []
         problems = [
+            *(Problem(object="state", reason="Unwritable", message=text) for text in unwritable),
             *(Problem(object=name, reason="SourceMissing", message=text) for name, text in self._unsourced.items()),
             *(
                 Problem(object=found.object, reason=found.reason, message=found.message)

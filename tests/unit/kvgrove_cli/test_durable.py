@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvgrove_cli.durable import DurableFile, write_atomically
+from kvgrove_cli.durable import DurableFile, Unwritable, write_atomically
 from kvgrove_cli.errors import FleetProblem
 
 
@@ -69,6 +69,11 @@ def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path) -> 
         write_atomically(path, "text")  # type: ignore[arg-type]
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_takes_no_writes_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(Unwritable, match="gone/facts cannot be written: No such file"):
+        write_atomically(tmp_path / "gone" / "facts", b"new")
 
 
 def test_the_content_is_readable_by_people(tmp_path: Path) -> None:

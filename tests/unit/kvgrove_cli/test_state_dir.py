@@ -105,6 +105,12 @@ def test_a_place_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
         StateDir(tmp_path / "file" / "state").__enter__()
 
 
+def test_a_disk_without_room_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    with pytest.raises(FleetProblem, match="make room"):
+        StateDir(tmp_path).__enter__()
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

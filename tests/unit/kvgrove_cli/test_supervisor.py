@@ -154,6 +154,40 @@ def test_each_start_leads_a_higher_term_and_remembers_epochs_and_identities(
     assert (after.purge, after.secret) == (before.purge, before.secret)
 
 
+def test_a_full_disk_is_waited_for_and_nothing_is_told_before_it_is_durable(
+    tmp_path: Path, state_dir: StateDir
+) -> None:
+    async def scenario() -> None:
+        async with supervised(state_dir) as supervisor, joined(supervisor, "node-0") as node:
+            await supervisor.apply(resources(tmp_path, "one"))
+            await until(lambda: node.plan is not None and bool(node.plan.namespaces))
+            told = node.plan
+            away = state_dir.path.rename(tmp_path / "away")  # takes no writes, as a full disk does
+            applying = asyncio.create_task(supervisor.apply(resources(tmp_path, "two")))
+            await until(lambda: [problem.reason for problem in supervisor.view([]).problems] == ["Unwritable"])
+            assert told is not None
+            assert node.plan is not None
+            assert node.plan.namespaces[0].documents == told.namespaces[0].documents
+            away.rename(state_dir.path)
+            await applying
+            assert supervisor.view([]).problems == []
+            await until(
+                lambda: node.plan is not None and node.plan.namespaces[0].documents != told.namespaces[0].documents
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_fleet_that_cannot_keep_its_first_plan_does_not_start(tmp_path: Path, state_dir: StateDir) -> None:
+    async def scenario() -> None:
+        async with supervised(state_dir) as supervisor:
+            state_dir.path.rename(tmp_path / "away")
+            with pytest.raises(FleetProblem, match="make room"):
+                await supervisor.apply(resources(tmp_path))
+
+    asyncio.run(scenario())
+
+
 def test_a_recreated_namespace_is_another_one(tmp_path: Path, state_dir: StateDir) -> None:
     async def scenario() -> None:
         async with supervised(state_dir) as supervisor:
