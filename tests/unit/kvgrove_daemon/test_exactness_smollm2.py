@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,4 +39,12 @@ def test_i1_reuse_is_exact_alone_and_batched(rig: Rig, reused: int, length: int,
 def test_a_corrupted_block_fails_the_check(rig: Rig) -> None:
     prompt = rig.prompt(4 * BLOCK, reused=3 * BLOCK)
     (logits,) = rig.reuse([prompt], meddle=lambda prefixes: rig.corrupt(prefixes[0][1]))
+    assert not check(rig, prompt, logits).passed
+
+
+def test_a_shifted_position_fails_the_check(rig: Rig) -> None:
+    prompt = rig.prompt(4 * BLOCK, reused=3 * BLOCK)
+    restore: list[Callable[[], None]] = []
+    (logits,) = rig.reuse([prompt], meddle=lambda _prefixes: restore.append(rig.shift_positions()))
+    restore[0]()
     assert not check(rig, prompt, logits).passed
