@@ -12,10 +12,11 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)  ## two nodes, a real model, every promise of the first page checked
 	$(BIN)/kvgrove demo --json build/demo.json
 
-test: $(STAMP) lint  ## the whole suite; tests that need a GPU skip loudly without one
+test: $(STAMP) lint test-kernels  ## the whole suite; tests that need a GPU skip loudly without one
 	$(BIN)/python -m pytest
 
 test-kernels: $(STAMP)  ## every CUDA kernel without a GPU: compiled for each architecture, run under sanitizers, mutants caught
+	@command -v g++ >/dev/null || { echo "missing: g++ (Debian: apt-get install g++); it runs the CUDA kernels on the host" >&2; exit 1; }
 	$(BIN)/python tests/kernels/everything.py
 
 lint: $(STAMP)
@@ -31,7 +32,7 @@ $(STAMP): pyproject.toml requirements/bootstrap.lock requirements/dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
 lock:  ## pin every dependency anew (hashes, no registry addresses)
