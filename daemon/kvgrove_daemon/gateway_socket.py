@@ -95,7 +95,7 @@ class GatewaySocket:
             message = TO_NODE.decode(body)
         except Malformed as error:
             self._count("malformed")
-            log.warning("dropped a malformed frame from a peer: %s", error)
+            log.debug("dropped a malformed frame: %s", error)  # counted; a peer must not be able to fill the log
             return
         if isinstance(message, ClientHello):
             self._greet(peer, message)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 from kvgrove_prompt.bundle import Bundle, unpack
 from kvgrove_prompt.decoding import StreamDecoder
@@ -71,14 +71,14 @@ class PromptTokenizer:
         ``start``: the text begins the prompt.
         """
         tokenizer = self._start if start else self._control
-        return tokenizer.encode(text, add_special_tokens=False).ids
+        return _encode(tokenizer, text).ids
 
     def encode_text(self, text: str) -> list[int]:
         """Tokens of somebody's words: control markers become ordinary tokens.
 
         Raises TokenizerUnsupported if the tokenizer makes a control token of a single character.
         """
-        encoding = self._text.encode(text, add_special_tokens=False)
+        encoding = _encode(self._text, text)
         ids = encoding.ids
         if self._marker_ids.isdisjoint(ids):
             return ids
@@ -102,6 +102,13 @@ class PromptTokenizer:
     def stream(self) -> StreamDecoder:
         """A decoder for the tokens of one answer, special tokens left out."""
         return StreamDecoder(lambda ids: self.decode(ids, skip_special=True))
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> Encoding:
+    """As a batch of one: unlike ``encode``, that lets go of the interpreter's lock, so that one caller's long text does
+    not stop everybody else's event loop (PER-02)."""
+    encoding: Encoding = tokenizer.encode_batch([text], add_special_tokens=False)[0]
+    return encoding
 
 
 def _load(bundle: Bundle) -> Tokenizer:

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+from time import sleep
 
 import pytest
 from prompt_fixtures import EXTRA_MARKERS, MARKERS, byte_level_json, prompt_tokenizer, write_tokenizer
@@ -183,3 +185,14 @@ print(sorted({"torch", "transformers", "numpy"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script, str(bundle)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_per_02_tokenising_a_long_text_does_not_stop_other_threads() -> None:
+    tokenizer = prompt_tokenizer()
+    work = Thread(target=tokenizer.encode_text, args=("a long text of many words " * 60_000,))
+    work.start()
+    turns = 0
+    while work.is_alive():
+        sleep(0.001)
+        turns += 1
+    assert turns > 20, "the interpreter's lock was held throughout"
