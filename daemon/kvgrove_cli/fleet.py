@@ -34,6 +34,7 @@ from kvgrove_cli.status import FleetStatus, MemberStatus, Problem
 from kvgrove_cli.supervisor import Supervisor
 from kvgrove_cli.view import fleet_status, in_one_line
 from kvgrove_crds.problems import ManifestError
+from kvgrove_daemon.cache.segments import remove_dead_segments
 from kvgrove_protocol.control import DAEMON, GATEWAY
 
 log = logging.getLogger(__name__)
@@ -301,6 +302,8 @@ class Fleet:
         for role in (GATEWAY, DAEMON):
             names = [name for name, member in self._members.items() if member.role == role]
             await self._processes.stop(_DRAIN_SECONDS, names)
+        for name in names:
+            await asyncio.to_thread(remove_dead_segments, name, "")  # of those that were killed: it is reserved memory
 
 
 def _address(member: Member) -> str:

@@ -14,6 +14,7 @@ from kvgrove_cli.fleet import Fleet
 from kvgrove_cli.processes import ChildState
 from kvgrove_cli.status import FleetStatus, read
 from kvgrove_crds.problems import ManifestError
+from kvgrove_daemon.cache.segments import remove_dead_segments
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -36,6 +37,8 @@ def model(tiny_model: Callable[[str], Path]) -> Path:
 def running(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[RunningFleet]:
     with running_fleet(tmp_path_factory.mktemp("fleet"), model) as running:
         yield running
+        running.do_now(running.fleet.kill, "node-1")
+    assert remove_dead_segments("node-1", "") == {}, "a killed node's reserved memory outlived its fleet"
 
 
 @pytest.fixture(autouse=True)
