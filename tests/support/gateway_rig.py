@@ -24,6 +24,7 @@ import msgspec
 import zmq
 from openai import OpenAI
 
+from kvgrove_daemon.cache.segments import remove_dead_segments
 from kvgrove_link.bodies import answer
 from kvgrove_link.frames import configure
 from kvgrove_protocol.control import (
@@ -295,6 +296,7 @@ class Stage:
         process = self.processes.pop(name)
         process.kill()
         process.wait()
+        remove_dead_segments(name, "")
 
     def close(self) -> None:
         while _clients:
