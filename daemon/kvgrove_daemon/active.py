@@ -31,4 +31,3 @@ class Active:
     zones: list[Zone] = field(default_factory=list)
     warm: WarmTarget | None = None
     generated: int = 0
-    first_token_seen: bool = False

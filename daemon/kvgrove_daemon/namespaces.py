@@ -8,6 +8,8 @@ Must not know: sockets, engines, blocks.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, Revision
 from kvgrove_protocol.identity import RealmInputs, generation
 
@@ -69,7 +71,7 @@ class PlanTable:
                 model_problems[model.name] = PlanProblem(
                     "GenerationMismatch", "the plan's generation is not that of its inputs"
                 )
-                model = replace_generation(model)  # noqa: PLW2901 - the corrected plan takes its place
+                model = structs.replace(model, generation=b"", inputs=None)  # noqa: PLW2901 - the plan as it counts
             models[model.name] = model
         namespaces: dict[str, HostedNamespace] = {}
         for planned in plan.namespaces:
@@ -89,9 +91,3 @@ class PlanTable:
                 documents={document.name: document for document in planned.documents},
             )
         return PlanTable(plan.revision, models, namespaces, problems, model_problems)
-
-
-def replace_generation(model: ModelPlan) -> ModelPlan:
-    """``model`` with its generation unnamed."""
-    fields = {name: getattr(model, name) for name in model.__struct_fields__}
-    return ModelPlan(**{**fields, "generation": b"", "inputs": None})

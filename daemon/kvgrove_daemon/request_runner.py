@@ -32,6 +32,7 @@ from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of, check_
 from kvgrove_daemon.refusals import queue_full, refusal
 from kvgrove_daemon.sampling_bounds import usable
 from kvgrove_daemon.surroundings import Surroundings
+from kvgrove_protocol.chain import TOKEN_BYTES
 from kvgrove_protocol.data import Done, Error, Sampling, Started, ToGateway, Token, Usage
 from kvgrove_protocol.errors import KvgroveError, Retryable
 from kvgrove_protocol.events import HOST
@@ -83,7 +84,7 @@ class RequestRunner:
 
     @property
     def waiting_tokens(self) -> int:
-        return sum(len(start.request.tokens) // 4 for start in self._waiting)
+        return sum(len(start.request.tokens) // TOKEN_BYTES for start in self._waiting)
 
     # -- from gateways -------------------------------------------------------------------------------------------------
 
