@@ -83,6 +83,42 @@ class QuotaPlan(_Part, frozen=True, kw_only=True):
     """0: no limit but the pool."""
 
 
+class TtlPlan(_Part, frozen=True, kw_only=True):
+    """How long a block may be reused."""
+
+    seconds: float = 86400.0
+    sliding: bool = True
+    """True: from the last use. False: from the computation."""
+
+
+class EvictionPlan(_Part, frozen=True, kw_only=True):
+    """What leaves first when the namespace is full."""
+
+    policy: str = "costAware"
+    """``lru``, ``s3fifo`` or ``costAware``."""
+    high_watermark: int = 90
+    """Percent of its room at which eviction starts."""
+    low_watermark: int = 80
+    """Percent of its room at which it stops."""
+    max_branches: int = 1024
+    """Continuations kept below one block, per contributor."""
+
+
+class ErasurePlan(_Part, frozen=True, kw_only=True):
+    """Part of a namespace to be erased, once; what arrives later is new data. Exactly one selector is set."""
+
+    id: str
+    """Names it in receipts."""
+    epoch: int
+    """Rises with each erasure of the namespace: what was admitted under a lower one is not stored any more."""
+    tenant: bytes = b""
+    """Pseudonym of a tenant (`identity.Contributor.tenant`)."""
+    user: bytes = b""
+    """Pseudonym of a user of a tenant (`identity.Contributor.user`); ``tenant`` is set with it."""
+    document: str = ""
+    """Name of a document, in all its versions."""
+
+
 class NamespacePlan(_Part, frozen=True, kw_only=True):
     uid: str
     name: str
@@ -107,8 +143,18 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     fail_closed: bool = False
     """Without a lease: refuse (True) or answer cold (False)."""
     suspended: bool = False
+    tenant_share: int = 100
+    """Percent of the namespace's room that one tenant's private blocks may fill."""
+    ttl: TtlPlan = TtlPlan()
+    eviction: EvictionPlan = EvictionPlan()
+    erasures: list[ErasurePlan] = []
+    """Of parts of it; each stays listed until every holder has given its receipt."""
     secret: bytes = b""
-    """Keys contributor pseudonyms and wraps disk extents; in memory only, forgotten at lease end."""
+    """Wraps the data keys of disk extents; in memory only, forgotten at lease end."""
+    former_secret: bytes = b""
+    """Set while survivors of an erasure are to be rewrapped from it to ``secret``; then it is destroyed."""
+    pseudonym_key: bytes = b""
+    """Keys the pseudonyms of contributors; stays the same for the life of the namespace."""
 
 
 class NodeEndpoint(_Part, frozen=True, kw_only=True):

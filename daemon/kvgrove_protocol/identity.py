@@ -17,6 +17,7 @@ import msgspec
 from kvgrove_protocol.canonical import Canonical, digest
 
 DIGEST_BYTES = 32
+PSEUDONYM_BYTES = 16
 
 
 class Isolation(StrEnum):
@@ -134,6 +135,31 @@ def _level_fields(isolation: Isolation, caller: Caller) -> dict[str, Canonical] 
         case Isolation.SESSION:
             fields = {"tenant": caller.tenant, "user": caller.user, "session": caller.session}
     return None if any(value is None or value == "" for value in fields.values()) else fields
+
+
+class Contributor(msgspec.Struct, frozen=True, array_like=True):
+    """Whose text a block may hold, as keyed pseudonyms: found again by an erase, and telling nobody else anything."""
+
+    tenant: bytes = b""
+    """16 bytes; empty: unknown."""
+    user: bytes = b""
+    """16 bytes; empty: unknown, so an erase of any user of the tenant must include it."""
+
+
+NOBODY = Contributor()
+"""Of blocks that hold declared texts only."""
+
+
+def contributor(key: bytes, tenant: str | None, user: str | None) -> Contributor:
+    """The pseudonyms of a caller under ``key``, a namespace's pseudonym key (32 bytes)."""
+    if not tenant:
+        return NOBODY
+    whole = _pseudonym(key, {"tenant": tenant})
+    return Contributor(whole, _pseudonym(key, {"tenant": tenant, "user": user}) if user else b"")
+
+
+def _pseudonym(key: bytes, fields: dict[str, Canonical]) -> bytes:
+    return hmac.digest(key, digest("contributor", fields), hashlib.sha256)[:PSEUDONYM_BYTES]
 
 
 def generation(inputs: GenerationInputs) -> bytes:

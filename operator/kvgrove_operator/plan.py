@@ -59,7 +59,7 @@ class Planned:
         return NodePlan(
             revision=revision,
             models=[*self.models],
-            namespaces=[replace(plan, secret=b"") if gateway else plan for plan in self.namespaces],
+            namespaces=[replace(plan, secret=b"", pseudonym_key=b"") if gateway else plan for plan in self.namespaces],
             erase_uids=[*self.erase_uids],
             nodes=[*nodes] if gateway else [],
         )
@@ -109,10 +109,10 @@ def plan(
 def _removed(
     state: PlanState, namespaces: Mapping[str, PromptCacheNamespace], observed: Observed
 ) -> dict[str, NamespaceState]:
-    """Those that are gone and of which something may be left. Their secret is destroyed at once."""
+    """Those that are gone and of which something may be left. Their secrets are destroyed at once."""
     gone = {uid: held for uid, held in (state.removed | state.namespaces).items() if uid not in namespaces}
     return {
-        uid: replace(held, secret=b"")
+        uid: replace(held, secret=b"", pseudonym_key=b"")
         for uid, held in sorted(gone.items())
         if uid in state.namespaces or uid not in observed.erased
     }

@@ -90,6 +90,7 @@ def plan_namespace(
         aliases=granted,
         model=_serving(wanted, before.model if before is not None else "", around),
         secret=before.secret if before is not None and before.secret else around.mint.secret(),
+        pseudonym_key=before.pseudonym_key if before is not None and before.pseudonym_key else around.mint.secret(),
     )
     if not state.model:
         return PlannedNamespace(state, None, texts.bodies, tuple(problems))
@@ -113,6 +114,7 @@ def plan_namespace(
         fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
         suspended=spec.suspend,
         secret=state.secret,
+        pseudonym_key=state.pseudonym_key,
     )
     return PlannedNamespace(state, plan, texts.bodies, tuple(problems))
 

@@ -66,6 +66,8 @@ class NamespaceState(_State, frozen=True, kw_only=True):
     """The ModelVersion that serves; empty while none ever did."""
     secret: bytes
     """Empty once destroyed."""
+    pseudonym_key: bytes = b""
+    """Stays the same while the namespace lives; empty once destroyed."""
 
     @property
     def fence(self) -> Fence:
