@@ -214,7 +214,7 @@ class RequestRunner:
         store = model.pool.store
         why = reason if reason is not None else MissReason.CACHE_ERROR
         chain = Chain(uid, self._around.throwaway(), tokens, [], store.block_size)
-        return store.skip(chain, why), {why: count}
+        return store.skip(chain), {why: count}
 
     # -- from the engine -----------------------------------------------------------------------------------------------
 

@@ -53,7 +53,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.store, raw, root=namespace.encode() * 32, folds=folds, namespace=namespace, documents=documents
         )
         match = self.store.match(chain)
-        assert match.reused_tokens + sum(match.missed.values()) == chain.token_count
         assert match.reused_tokens < chain.token_count
         # I1: each reused slot holds exactly the content that this chain has there.
         assert [self.memory[slot] for slot in match.slots] == [content(chain, at) for at in range(match.blocks)]

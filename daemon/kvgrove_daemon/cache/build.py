@@ -2,7 +2,7 @@
 
 Role: the scope in which a request writes KV. Invariants: it writes only to slots that are private to it (COR-13); a
 block becomes READY after its parent, whole, and only while the fence holds (I3, I4, I6); however the build ends, what
-is not READY leaves nothing behind: slots go back, claims are withdrawn, the lease ends. Ending twice is a no-op.
+is not READY leaves nothing behind: slots go back, the lease ends. Ending twice is a no-op.
 Must not know: engines, sockets, what a fence is.
 """
 
@@ -42,8 +42,6 @@ class BuildScope:
 
     resident: ResidentBlocks
     chains: KnownChains
-    claims: dict[bytes, Build]
-    """Key of a prompt's block -> the live build that was first to say it would compute it."""
     live: set[Build]
     counters: BuildCounters
     key_function: KeyFunction
@@ -71,8 +69,6 @@ class Build:
         self._prompt_blocks = len(chain.keys)
         self._suffix = bytearray(chain.tokens[self._prompt_blocks * self._width :])  # from the last partial block on
         scope.live.add(self)
-        if bypass is None:
-            self._claim()
 
     # -- while computing -----------------------------------------------------------------------------------------------
 
@@ -171,7 +167,6 @@ class Build:
         """Store nothing more. The computing goes on: a caller still waits for the answer (I7)."""
         if self.bypass is None:
             self.bypass = reason
-            self._withdraw()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -208,7 +203,6 @@ class Build:
         if self.state is not BlockState.BUILDING:
             return
         self.state = step(self.state, BlockEvent.FAIL)
-        self._withdraw()
         private = self.private_slots()
         self._private = bytearray(len(self.slots))
         self._scope.resident.free(private)
@@ -226,20 +220,6 @@ class Build:
     def _require_open(self) -> None:
         if self.state is not BlockState.BUILDING:
             raise ValueError("this build has ended: begin another one")
-
-    def _claim(self) -> None:
-        claims, keys = self._scope.claims, self._keys[self.reused_blocks :]
-        if claims.keys().isdisjoint(keys):
-            claims.update(dict.fromkeys(keys, self))
-        else:
-            for key in keys:
-                claims.setdefault(key, self)
-
-    def _withdraw(self) -> None:
-        claims = self._scope.claims
-        for key in self._keys[self.reused_blocks : self._prompt_blocks]:
-            if claims.get(key) is self:
-                del claims[key]
 
     def _tokens(self, first: int, stop: int) -> Tokens:
         """Of full blocks ``[first, stop)``, which may span prompt and answer."""

@@ -35,7 +35,6 @@ def check(store: BlockStore, *, rehash: bool = True) -> None:
     _check_counts(index, blocks)
     _check_leases(store, blocks)
     _check_slots(store, blocks)
-    _check_claims(store)
 
 
 def _demand(holds: bool, what: str) -> None:
@@ -122,9 +121,3 @@ def _check_slots(store: BlockStore, blocks: dict[int, BlockState]) -> None:
     stats = store.stats()
     total = stats.free + stats.ready + stats.retiring + stats.private
     _demand(total == stats.slots, f"{total} slots are accounted for, of {stats.slots}")
-
-
-def _check_claims(store: BlockStore) -> None:
-    for build in set(store._scope.claims.values()):
-        _demand(build in store._scope.live, "an ended build still claims keys")
-        _demand(build.bypass is None, "a build that stores nothing claims keys")

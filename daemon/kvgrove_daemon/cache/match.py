@@ -1,13 +1,11 @@
-"""What one look-up found, held under a lease, and why the rest was not there.
+"""What one look-up found, held under a lease.
 
-Role: the answer of `BlockStore.match`. Invariants: reused + missed = prompt (I10); the lease was taken in the same call
-as the look-up, so what was found cannot go before it is used (CON-05); reasons are those of the moment of the look-up.
-Must not know: how blocks are stored.
+Role: the answer of `BlockStore.match`. Invariant: the lease was taken in the same call as the look-up, so what was
+found cannot go before it is used (CON-05). Must not know: how blocks are stored, why the rest was not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -15,7 +13,6 @@ from types import TracebackType
 from kvgrove_daemon.cache.chains import Chain
 from kvgrove_daemon.cache.leases import Lease
 from kvgrove_daemon.cache.resident import ResidentBlocks
-from kvgrove_protocol.reasons import MissReason
 
 
 @dataclass(eq=False)
@@ -25,8 +22,6 @@ class Match:
     chain: Chain
     blocks: int
     """How many leading blocks are reused."""
-    missed: dict[MissReason, int]
-    """Reason -> prompt tokens, in prompt order, positive counts only."""
     _resident: ResidentBlocks = field(repr=False)
     _lease: Lease | None = field(repr=False)
 
@@ -45,11 +40,6 @@ class Match:
     def lease(self) -> Lease | None:
         """None once it was released or taken over."""
         return self._lease
-
-    @property
-    def first_miss_cause(self) -> MissReason | None:
-        """Why the first token that is not reused is not; None for an empty prompt."""
-        return next(iter(self.missed), None)
 
     @cached_property
     def slots(self) -> list[int]:
@@ -77,25 +67,3 @@ class Match:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-
-
-def explain(
-    chain: Chain, blocks: int, reusable: int, history: Callable[[bytes], MissReason | None]
-) -> dict[MissReason, int]:
-    """Reason -> tokens for what a match of ``blocks`` out of ``reusable`` blocks leaves.
-
-    ``history`` of a key: why it is not there now, None where it never was. What follows the last key with a history is
-    new; what lies beyond ``reusable`` can never be reused.
-    """
-    keys: Sequence[bytes] = chain.keys
-    missed: dict[MissReason, int] = {}
-    at = blocks
-    while at < reusable and (reason := history(keys[at])) is not None:
-        missed[reason] = missed.get(reason, 0) + chain.block_size
-        at += 1
-    if at < reusable:
-        missed[MissReason.NEW] = missed.get(MissReason.NEW, 0) + (reusable - at) * chain.block_size
-    rest = chain.token_count - reusable * chain.block_size
-    if rest:
-        missed[MissReason.PARTIAL_BLOCK] = rest
-    return missed

@@ -31,7 +31,7 @@ from kvgrove_daemon.cache.chains import NO_DOCUMENTS, Chain, KeyFunction, KnownC
 from kvgrove_daemon.cache.eviction import EvictionPolicy, LeafLRU
 from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.leases import NO_BLOCK
-from kvgrove_daemon.cache.match import Match, explain
+from kvgrove_daemon.cache.match import Match
 from kvgrove_daemon.cache.resident import Dropped, NoRoom, ResidencySink, ResidentBlocks, SilentSink
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys
@@ -120,7 +120,7 @@ class BlockStore:
             Ghosts(ghosts),
         )
         self._chains = KnownChains(self.limits.known_chain_bytes, block_size, key_function)
-        self._scope = BuildScope(self._resident, self._chains, {}, set(), BuildCounters(), key_function)
+        self._scope = BuildScope(self._resident, self._chains, set(), BuildCounters(), key_function)
         self._matches = 0
         self._relieving = False
 
@@ -155,21 +155,19 @@ class BlockStore:
         if tail != NO_BLOCK:
             self._resident.policy.touch(tail, self._resident.index.stretches(tail))
         self._matches += 1
-        return Match(chain, blocks, explain(chain, blocks, reusable, self.gone), self._resident, lease)
+        return Match(chain, blocks, self._resident, lease)
 
     def gone(self, key: bytes) -> MissReason | None:
-        """Why no block of this key is READY: it gave way, or is being computed; None where neither is known."""
-        reason = self._resident.ghosts.reason(key)
-        return reason if reason is not None or key not in self._scope.claims else MissReason.BUILDING
+        """Why the block of this key gave way; None where it is not known ever to have been here."""
+        return self._resident.ghosts.reason(key)
 
     def ready_blocks(self, chain: Chain) -> int:
         """How many leading full blocks of ``chain`` are READY now. Takes no lease and is no use of them: for warmth."""
         return self._resident.longest(chain, len(chain.keys))[0]
 
-    def skip(self, chain: Chain, reason: MissReason) -> Match:
-        """A match that found nothing, for a request that must be served cold: all its tokens miss for ``reason``."""
-        missed = {reason: chain.token_count} if chain.token_count else {}
-        return Match(chain, 0, missed, self._resident, self._resident.leases.take(NO_BLOCK))
+    def skip(self, chain: Chain) -> Match:
+        """A match that found nothing, for a request that must be served cold."""
+        return Match(chain, 0, self._resident, self._resident.leases.take(NO_BLOCK))
 
     def begin(self, match: Match, *, spare_tokens: int = 0, bypass: BypassReason | None = None) -> Build | NoRoom:
         """Slots for what the match lacks, the partial last block included, and the scope to compute it in.

@@ -8,7 +8,7 @@ from block_store_rig import BLOCK, ROOT, Events, always, begin, chain_of, make_s
 from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import Build, Chain, NoRoom
-from kvgrove_protocol.reasons import BypassReason, MissReason
+from kvgrove_protocol.reasons import BypassReason
 
 ENDS: list[Callable[[Build], None]] = [Build.finish, Build.fail, Build.cancel]
 
@@ -75,7 +75,7 @@ def test_i3_the_fence_is_asked_again_at_each_commit() -> None:
 def test_i7_a_request_that_stores_nothing_still_computes() -> None:
     store = make_store(16)
     chain = chain_of(store, run_of(0, 18))
-    build = store.begin(store.skip(chain, MissReason.FENCE_NEWER), bypass=BypassReason.COLD)
+    build = store.begin(store.skip(chain), bypass=BypassReason.COLD)
     assert not isinstance(build, NoRoom)
     assert len(build.slots) == 5
     assert build.commit(4, always) == []
@@ -90,7 +90,7 @@ def test_i7_a_request_that_stores_nothing_still_computes() -> None:
 def test_a_cold_chain_needs_no_keys() -> None:
     store = make_store(16)
     chain = Chain("ns", b"throwaway" * 3, run_of(0, 18), [], BLOCK)
-    build = store.begin(store.skip(chain, MissReason.SUSPENDED), bypass=BypassReason.COLD)
+    build = store.begin(store.skip(chain), bypass=BypassReason.COLD)
     assert not isinstance(build, NoRoom)
     assert (len(build.slots), build.commit(4, always)) == (5, [])
     build.finish()
