@@ -6,9 +6,9 @@ from pydantic import Field
 
 from kvgrove_crds.base import Spec
 from kvgrove_crds.cel import Rule, Transition, when
-from kvgrove_crds.containers import ListSet
+from kvgrove_crds.containers import ListMap, ListSet
 from kvgrove_crds.durations import Between, Duration
-from kvgrove_crds.names import DnsName, Principal
+from kvgrove_crds.names import DnsLabel, DnsName, Principal
 from kvgrove_crds.quantities import Quantity
 
 Isolation = Literal["Public", "Tenant", "Scope", "User", "Session"]
@@ -112,6 +112,41 @@ class ErasureWaiver(Spec):
     """Nodes the waiver covers; others still need a receipt."""
 
 
+class ErasureSpec(Spec):
+    """Part of the namespace's cached data to be erased: all of a tenant, of one user of it, or of a document.
+
+    Carried out once, over what is cached when it is declared; what arrives later is new data. The whole namespace is
+    erased by deleting it.
+    """
+
+    rules = (
+        Rule(
+            cel="has(self.user) || has(self.tenant) != has(self.document)",
+            says="exactly one of tenant, document is set",
+            cure="keep the one you mean, and write another entry for the other",
+            broken=lambda e: when(e.user is None and (e.tenant is None) == (e.document is None)),
+        ),
+        Rule(
+            cel="!has(self.user) || (has(self.tenant) && !has(self.document))",
+            says="a user is given with its tenant and without a document",
+            cure="add the tenant whose user it is, and write another entry for the document",
+            broken=lambda e: when(e.user is not None and (e.tenant is None or e.document is not None)),
+        ),
+    )
+
+    name: DnsLabel
+    """Name of the entry. To erase the same again later, declare it again under another name."""
+    tenant: Principal | None = None
+    """Tenant, as the credentials spell it: everything of it, or with user only that user's."""
+    user: Principal | None = None
+    """User of that tenant, as the credentials spell it."""
+    document: DnsLabel | None = None
+    """Name of a document, in all its versions; it need not be declared any more."""
+
+
+MAX_ERASURES = 64
+
+
 class PrivacySpec(Spec):
     """What deletion must prove and what may be stored."""
 
@@ -119,6 +154,8 @@ class PrivacySpec(Spec):
     """Verified: the object goes only on evidence from every node that ever held its data. BestEffort: after one try."""
     waiver: ErasureWaiver | None = None
     """Accepts missing receipts of named nodes."""
+    erasures: Annotated[tuple[ErasureSpec, ...], ListMap(MAX_ERASURES)] = ()
+    """Parts of the cached data to be erased, each once. An entry may be removed when it is done."""
     lossy_codecs: Literal["Forbidden", "Allowed"] = "Forbidden"
     """Whether a model version with a lossy codec may be used: a hit then equals a cold run up to the codec's error."""
 
