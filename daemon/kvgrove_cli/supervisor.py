@@ -8,6 +8,7 @@ long as it holds the lock of the state directory.
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import uuid4
@@ -69,6 +70,7 @@ class Supervisor:
         *,
         changed: Callable[[], None],
         clock: Callable[[], float] = boottime,
+        wall_clock: Callable[[], float] = time.time,
         mint: Mint = SYSTEM_MINT,
         new_uid: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
@@ -77,7 +79,7 @@ class Supervisor:
         self._state = msgspec.structs.replace(stored, term=stored.term + 1)
         state_dir.save(self._state)
         self._state_dir = state_dir
-        self._changed, self._clock, self._new_uid = changed, clock, new_uid
+        self._changed, self._clock, self._wall_clock, self._new_uid = changed, clock, wall_clock, new_uid
         self._mint = mint
         self._socket = PlannerSocket(context, "tcp://127.0.0.1:*", term=self._state.term)
         records = [record for records in stored.members.values() for record in records]
@@ -199,15 +201,17 @@ class Supervisor:
     # -- planning ------------------------------------------------------------------------------------------------------
 
     async def _replan(self) -> None:
-        """Plan again if the fleet reports something that plans depend on."""
-        observed = observe(self._ledger.members, self._erased())
-        if self._planned is not None and observed != self._observed:
+        """Plan again if the fleet reports something that plans depend on, or something that waited is due."""
+        if self._planned is None:
+            return
+        observed, due = observe(self._ledger.members, self._erased()), self._planned.due
+        if observed != self._observed or (due is not None and due <= self._wall_clock()):
             await self._plan(observed)
 
     async def _plan(self, observed: Observed) -> None:
         before, self._observed = self._planned, observed
         kept = before.bodies if before is not None else {}
-        planned = plan(self._desired, self._state.plan, observed, mint=self._mint, kept=kept)
+        planned = plan(self._desired, self._state.plan, observed, mint=self._mint, now=self._wall_clock(), kept=kept)
         if planned.state != self._state.plan:
             await self._save(msgspec.structs.replace(self._state, plan=planned.state))
         self._planned = planned

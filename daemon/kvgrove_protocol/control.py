@@ -135,6 +135,8 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     purge: Purge
     fence: Fence
     documents: list[DocumentPlan] = []
+    coming: list[DocumentPlan] = []
+    """Next versions of some of ``documents``: nodes warm the prefixes that hold them; nobody may refer to them yet."""
     prefixes: list[PrefixPlan] = []
     warm: list[str] = []
     """Names of the prefixes to keep warm."""
@@ -218,6 +220,10 @@ class NamespaceReport(_Part, frozen=True, kw_only=True):
     warm_wanted: int = 0
     warm_resolved: bool = True
     """Whether the two figures above are of the warm set of ``fence``: its texts may still be on their way."""
+    coming: list[int] = []
+    """Epochs of the coming versions of documents that the two figures below are of."""
+    coming_ready: int = 0
+    coming_wanted: int = 0
     blocks: int = 0
     bytes: int = 0
     quota_ok: bool = True

@@ -6,6 +6,7 @@ Pure. Taken from the members that are connected now: what those who are not said
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from kvgrove_operator.coming import ComingWarmth
 from kvgrove_operator.members import MemberView
 from kvgrove_protocol.control import DAEMON, ModelReport
 from kvgrove_protocol.fence import Fence
@@ -21,6 +22,8 @@ class Observed:
     """Model name -> daemon -> its report."""
     fences_seen: Mapping[str, Fence] = field(default_factory=dict)
     """Namespace UID -> the highest counters that any member has ever applied."""
+    coming: Mapping[str, Mapping[str, ComingWarmth]] = field(default_factory=dict)
+    """Namespace UID -> daemon -> how warm the waiting versions of its documents are; only where any wait."""
     erased: Collection[str] = ()
     """UIDs of removed namespaces for which all evidence is there."""
 
@@ -30,6 +33,7 @@ def observe(members: Iterable[MemberView], erased: Collection[str] = ()) -> Obse
     daemons: set[str] = set()
     models: dict[str, dict[str, ModelReport]] = {}
     fences: dict[str, Fence] = {}
+    coming: dict[str, dict[str, ComingWarmth]] = {}
     for view in members:
         for uid, counter in view.hello.epochs_seen.items():
             fences[uid] = _higher(fences.get(uid), Fence(counter, 0, 0))
@@ -39,10 +43,13 @@ def observe(members: Iterable[MemberView], erased: Collection[str] = ()) -> Obse
             continue
         for namespace in view.report.namespaces:
             fences[namespace.uid] = _higher(fences.get(namespace.uid), namespace.fence)
+            if namespace.coming:
+                warmth = ComingWarmth(frozenset(namespace.coming), namespace.coming_ready, namespace.coming_wanted)
+                coming.setdefault(namespace.uid, {})[view.hello.member] = warmth
         if view.hello.role == DAEMON:
             for model in view.report.models:
                 models.setdefault(model.name, {})[view.hello.member] = model
-    return Observed(frozenset(daemons), models, fences, frozenset(erased))
+    return Observed(frozenset(daemons), models, fences, coming, frozenset(erased))
 
 
 def _higher(one: Fence | None, other: Fence) -> Fence:

@@ -1,4 +1,4 @@
-"""From the two resources to a plan for every member. Pure: no clock, no randomness, no I/O.
+"""From the two resources to a plan for every member. Pure: time and randomness are handed in.
 
 Planning the same desired state twice gives the same result and mints nothing: call it as often as you like, and issue
 a new revision only when the result differs. The new state must be durable before the plan is sent. One object's problem
@@ -45,6 +45,12 @@ class Planned:
     """Digest -> text, of all that the plan names. Pass it to the next planning as ``kept``."""
     problems: tuple[PlanProblem, ...]
 
+    @property
+    def due(self) -> float | None:
+        """When time alone will change the plan (Unix seconds); None: never."""
+        deadlines = (each.deadline for state in self.state.namespaces.values() for each in state.coming.values())
+        return min(deadlines, default=None)
+
     def issued(self) -> dict[str, Issued]:
         """What the ledger of members has to know of this plan."""
         return {plan.uid: Issued(plan.fence, plan.lease_seconds) for plan in self.namespaces}
@@ -71,9 +77,11 @@ def plan(
     observed: Observed,
     *,
     mint: Mint,
+    now: float,
     kept: Mapping[bytes, bytes] = NO_BODIES,
 ) -> Planned:
     """The plan that follows ``state``. ``kept``: bodies of the plan before, for texts that cannot be resolved now.
+    ``now``: Unix seconds; plan again at `Planned.due`.
 
     Raises ValueError for a namespace without a UID.
     """
@@ -81,7 +89,7 @@ def plan(
     known = state.removed | state.namespaces
     serving = sorted({known[uid].model for uid in namespaces if uid in known} - {""})
     models = plan_models(desired.models, state.models, serving, observed, kept)
-    around = Surroundings(models, claim(namespaces, state.namespaces), observed, kept, mint)
+    around = Surroundings(models, claim(namespaces, state.namespaces), observed, kept, mint, now)
     states: dict[str, NamespaceState] = {}
     plans: list[NamespacePlan] = []
     bodies = dict(models.bodies)

@@ -12,6 +12,7 @@ from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_crds.namespace_access import TierQuota
 from kvgrove_crds.reasons import ConditionReason
 from kvgrove_operator.aliases import AliasClaims
+from kvgrove_operator.coming import ComingRules
 from kvgrove_operator.contents import contents
 from kvgrove_operator.epochs import UNSEEN, access, purge
 from kvgrove_operator.generations import Models
@@ -40,6 +41,8 @@ class Surroundings:
     observed: Observed
     kept: Mapping[bytes, bytes]
     mint: Mint
+    now: float
+    """Unix seconds."""
 
 
 def plan_namespace(
@@ -49,7 +52,16 @@ def plan_namespace(
     spec, name = resource.spec, resource.api_name
     seen = around.observed.fences_seen.get(uid, UNSEEN)
     problems: list[PlanProblem] = []
-    texts = contents(spec, before, around.kept, seen=seen.documents)
+    who = access(spec, before, seen)
+    purged = purge(spec, before, seen, returned=returned, mint=around.mint)
+    rules = ComingRules(
+        now=around.now,
+        minimum_ratio=spec.warmup.minimum_ratio,
+        daemons=around.observed.daemons,
+        warmth=around.observed.coming.get(uid, {}),
+        cut=before is None or purged != before.purge or who.revision != before.access_revision,
+    )
+    texts = contents(spec, before, around.kept, rules, seen=seen.documents)
     problems += [
         of_namespace(
             name,
@@ -76,14 +88,15 @@ def plan_namespace(
                 f"spec.modelVersionRef: there is no usable ModelVersion {wanted}; create it or correct the name",
             )
         )
-    who = access(spec, before, seen)
     state = NamespaceState(
         name=name,
-        purge=purge(spec, before, seen, returned=returned, mint=around.mint),
+        purge=purged,
         purge_epoch=spec.purge.epoch,
         policy_version=spec.access.policy_version,
         document_revision=texts.revision,
         documents=texts.documents,
+        coming=texts.coming,
+        document_epoch=texts.epoch,
         prefixes=texts.prefixes,
         access_revision=who.revision,
         access=who.digest,
@@ -107,6 +120,7 @@ def plan_namespace(
         purge=state.purge,
         fence=state.fence,
         documents=texts.document_plans(),
+        coming=texts.coming_plans(),
         prefixes=texts.prefix_plans(),
         warm=[] if spec.suspend else [prefix for prefix in warm if prefix in texts.prefixes],
         quota=_quota({"device": spec.quota.device, "host": spec.quota.host, "disk": spec.quota.disk}),

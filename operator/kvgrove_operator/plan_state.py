@@ -36,6 +36,15 @@ class DocumentEntry(_State, frozen=True, kw_only=True):
     epoch: int
 
 
+class ComingEntry(_State, frozen=True, kw_only=True):
+    """The next version of a document, until it is warm or its time is up."""
+
+    entry: DocumentEntry
+    """With the epoch that is reserved for it."""
+    deadline: float
+    """Unix seconds."""
+
+
 class PrefixEntry(_State, frozen=True, kw_only=True):
     """One prefix as it is planned now."""
 
@@ -56,6 +65,10 @@ class NamespaceState(_State, frozen=True, kw_only=True):
     document_revision: int
     """Rises with each change of a declared text."""
     documents: dict[str, DocumentEntry] = {}
+    coming: dict[str, ComingEntry] = {}
+    """Next versions that are being warmed while the older ones are in force."""
+    document_epoch: int = 0
+    """The highest epoch that any version was ever given."""
     prefixes: dict[str, PrefixEntry] = {}
     access_revision: int
     """Rises with each change of who may use the namespace."""
