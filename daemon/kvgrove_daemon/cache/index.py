@@ -102,6 +102,10 @@ class BlockIndex:
     def namespace(self, block: int) -> str:
         return self.roots.labels(self.root[block])[0]
 
+    def tokens(self, block: int) -> bytes:
+        """Little-endian uint32, one block. A copy."""
+        return self._tokens[block].tobytes()
+
     def none_listed(self, keys: Sequence[bytes]) -> bool:
         """Whether no key is listed, and none is named twice."""
         return self._by_key.keys().isdisjoint(keys) and (len(keys) == 1 or len(set(keys)) == len(keys))
