@@ -37,10 +37,13 @@ class PeerLost:
 
 @dataclass(frozen=True)
 class Follow:
-    """Send ``peer`` a snapshot and then every batch (``on``), or no more of them."""
+    """Send ``peer`` what it lacks and then every batch (``on``), or no more of them."""
 
     peer: bytes
     on: bool
+    boot: str = ""
+    after: int = -1
+    """What it has: the batches up to this one of ``boot``. Nothing by default."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from kvgrove_daemon.request_runner import RequestRunner
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmer import Warmer
-from kvgrove_protocol.events import NodeLoad
+from kvgrove_protocol.events import HOST, NodeLoad
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +131,8 @@ class Core:
                 self._followers.remove(command.peer)
             case Follow():
                 if command.on:
-                    keys = (key for pool in self._pools.all() for key in pool.store.snapshot())
-                    self._followers.add(command.peer, keys, self._load())
+                    ready = {HOST: (key for pool in self._pools.all() for key in pool.store.snapshot())}
+                    self._followers.add(command.peer, ready, self._load(), boot=command.boot, after=command.after)
                 else:
                     self._followers.remove(command.peer)
             case Host():

@@ -165,7 +165,7 @@ class Node:
             case Cancel():
                 self._submit(Stop(peer, message.request_id))
             case Subscribe():
-                self._submit(Follow(peer, on=True))
+                self._submit(Follow(peer, on=True, boot=message.boot, after=message.after))
             case Unsubscribe():
                 self._submit(Follow(peer, on=False))
             case BundleRequest():

@@ -72,7 +72,13 @@ class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Subscribe(_Message, frozen=True, kw_only=True, tag="subscribe"):
-    """Send a snapshot of residency, then every later EventBatch. Repeating it is how a gap is healed."""
+    """Send a snapshot of residency, then every later EventBatch. Repeating it is how a gap is healed.
+
+    With ``boot``: only the batches after ``after``, if the node is that boot and still has them all.
+    """
+
+    boot: str = ""
+    after: int = -1
 
 
 class Unsubscribe(_Message, frozen=True, kw_only=True, tag="unsubscribe"):

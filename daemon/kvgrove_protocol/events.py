@@ -3,7 +3,14 @@
 A node numbers its batches from 0 in each boot. A consumer that sees another boot drops what it knew; one that sees a
 gap asks for a snapshot. The snapshot says up to which batch it is true; later batches are applied on top.
 Keys of a batch are concatenated (32 bytes each): a router needs set membership only, since residency is rooted (I6).
+
+Each batch also says how much the node lists after it, as a count and a digest that does not depend on order. A consumer
+that applied everything has the same ones; another one has drifted, and asks for a snapshot.
 """
+
+import struct
+from functools import reduce
+from operator import xor
 
 import msgspec
 
@@ -46,6 +53,17 @@ class NodeLoad(msgspec.Struct, frozen=True):
     free_blocks: int
 
 
+class Listing(msgspec.Struct, frozen=True, array_like=True):
+    """What is READY on a node, in short: equal for equal sets of (key, tier)."""
+
+    count: int
+    digest: int
+    """64 bits: see `fingerprint`."""
+
+
+NOTHING_LISTED = Listing(0, 0)
+
+
 class EventBatch(msgspec.Struct, frozen=True, tag="event_batch", tag_field="type"):
     """Batch ``seq`` of ``boot``. An empty one is a heartbeat: it carries load, and shows gaps while the node idles."""
 
@@ -53,6 +71,8 @@ class EventBatch(msgspec.Struct, frozen=True, tag="event_batch", tag_field="type
     seq: int
     events: list[Event]
     load: NodeLoad
+    listing: Listing | None = None
+    """Of all that is READY after this batch; None from a node that does not say."""
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, tag="snapshot_chunk", tag_field="type"):
@@ -74,3 +94,18 @@ def split_keys(joined: bytes) -> list[bytes]:
     if len(joined) % DIGEST_BYTES:
         raise Malformed("keys", f"{len(joined)} bytes is no multiple of {DIGEST_BYTES}")
     return [joined[start : start + DIGEST_BYTES] for start in range(0, len(joined), DIGEST_BYTES)]
+
+
+_TIER_WORDS = {DEVICE: 0, HOST: 1, DISK: 2}
+
+
+def fingerprint(joined: bytes, tier: str) -> int:
+    """What these keys (concatenated) on ``tier`` add to, or take from, a listing's digest by exclusive or.
+
+    Keys are uniform already, so 64 of their bits serve as they are; each tier takes other ones, so that a block that
+    moves between tiers changes the digest. Malformed if the length is no multiple of 32.
+    """
+    if len(joined) % DIGEST_BYTES:
+        raise Malformed("keys", f"{len(joined)} bytes is no multiple of {DIGEST_BYTES}")
+    words = struct.unpack(f"<{len(joined) // 8}Q", joined)
+    return reduce(xor, words[_TIER_WORDS.get(tier, _TIER_WORDS[DISK]) :: DIGEST_BYTES // 8], 0)

@@ -49,11 +49,11 @@ def test_a_snapshot_is_true_up_to_the_last_flushed_batch() -> None:
     log = EventLog("boot")
     log.stored([key(1)])
     with pytest.raises(RuntimeError, match="flush"):
-        log.snapshot([key(1)])
+        log.snapshot({"host": [key(1)]})
     log.flush(LOAD)
-    chunks = log.snapshot(key(number) for number in range(SNAPSHOT_CHUNK_KEYS + 1))
+    chunks = log.snapshot({"host": (key(number) for number in range(SNAPSHOT_CHUNK_KEYS + 1))})
     assert [(chunk.index, chunk.last, chunk.seq) for chunk in chunks] == [(0, False, 0), (1, True, 0)]
-    empty = EventLog("boot").snapshot([])
+    empty = EventLog("boot").snapshot({})
     assert [(chunk.seq, chunk.keys, chunk.last) for chunk in empty] == [(-1, b"", True)]
 
 
