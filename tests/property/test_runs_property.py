@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -49,16 +48,6 @@ class RunsMachine(RuleBasedStateMachine):
             home = next(run for run in before if run.start == taken[0].start)
             assert home.length == min(run.length for run in before if run.length >= count)
         for run in taken:
-            self._took(run)
-
-    @rule(slots=st.sets(st.integers(0, SLOTS - 1), min_size=1, max_size=6))
-    def claim(self, slots: set[int]) -> None:
-        if not slots <= self.free:
-            with pytest.raises(ValueError, match="free"):
-                self.runs.claim(slots)
-            return
-        self.runs.claim(slots)
-        for run in coalesce(sorted(slots)):
             self._took(run)
 
     @precondition(lambda self: self.held)

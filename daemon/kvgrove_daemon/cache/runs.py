@@ -101,42 +101,21 @@ class RunAllocator:
             return None
         return self._take(last.stop, count)
 
-    def claim(self, slots: Iterable[int]) -> None:
-        """Take these very slots. Raises ValueError, having changed nothing, if one is not free or named twice."""
-        runs = self._runs_of(slots)
-        for run in runs:
-            at = bisect_right(self._starts, run.start) - 1
-            if at < 0 or self._starts[at] + self._lengths[self._starts[at]] < run.stop:
-                raise ValueError(f"slots {run.start}..{run.stop - 1} are not all free")
-        for run in runs:
-            start = self._starts[bisect_right(self._starts, run.start) - 1]
-            length = self._remove(start)
-            if start < run.start:
-                self._insert(start, run.start - start)
-            if run.stop < start + length:
-                self._insert(run.stop, start + length - run.stop)
-            self._free -= run.length
-
     def free(self, slots: Iterable[int]) -> None:
         """Give slots back. Raises ValueError, having changed nothing, if one is out of range, free or named twice."""
-        runs = self._used_runs_of(slots)
-        for run in runs:
+        for run in self._used_runs_of(slots):
             self._give(run)
 
     def _used_runs_of(self, slots: Iterable[int]) -> list[Run]:
-        runs = self._runs_of(slots)
-        for run in runs:
-            if self._overlaps_free(run):
-                raise ValueError(f"a slot of {run.start}..{run.stop - 1} is already free")
-        return runs
-
-    def _runs_of(self, slots: Iterable[int]) -> list[Run]:
+        """The runs of slots that are all handed out; raises ValueError otherwise."""
         runs = coalesce(sorted(slots))
         for before, run in zip([None, *runs], runs, strict=False):
             if run.start < 0 or run.stop > self.num_slots:
                 raise ValueError(f"slots {run.start}..{run.stop - 1} are outside 0..{self.num_slots - 1}")
             if before is not None and before.stop > run.start:
                 raise ValueError(f"slot {run.start} is named twice")
+            if self._overlaps_free(run):
+                raise ValueError(f"a slot of {run.start}..{run.stop - 1} is already free")
         return runs
 
     def _overlaps_free(self, run: Run) -> bool:

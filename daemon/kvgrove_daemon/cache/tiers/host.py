@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 from kvgrove_daemon.cache.arena import Arena
-from kvgrove_daemon.cache.tiers.medium import Facts, MediumCorrupt, MediumFailed
+from kvgrove_daemon.cache.tiers.medium import Entry, Facts, MediumCorrupt, MediumFailed
 from kvgrove_protocol.events import HOST
 
 
@@ -28,14 +28,15 @@ class HostMedium:
     def num_slots(self) -> int:
         return self._arena.num_slots
 
-    def write(self, slot: int, facts: Facts, body: bytes | memoryview) -> None:
+    def write_many(self, blocks: Sequence[Entry]) -> None:
         """See `Medium`. Memory that was reserved is there: raises MediumFailed for a body of another size only."""
-        self._digests.pop(slot, None)
-        try:
+        for slot, facts, body in blocks:
+            if len(body) != self._arena.layout.block_bytes:
+                raise MediumFailed(
+                    f"host: a block has {self._arena.layout.block_bytes} bytes, not {len(body)}", field="body"
+                )
             self._arena.write_block(slot, bytes(body))
-        except ValueError as error:
-            raise MediumFailed(f"host: {error}", field="body") from None
-        self._digests[slot] = _digest(facts, body)
+            self._digests[slot] = _digest(facts, body)
 
     def read(self, slot: int, facts: Facts) -> bytes:
         """See `Medium`. Raises MediumCorrupt."""
@@ -45,10 +46,14 @@ class HostMedium:
             raise MediumCorrupt("host: the bytes are not those that were written for this block", field="slot")
         return body
 
-    def erase(self, slots: Sequence[int]) -> int:
-        """See `Medium`. Raises MediumFailed where a slot does not read back empty."""
+    def release(self, slots: Sequence[int]) -> None:
+        """See `Medium`."""
         for slot in slots:
             self._digests.pop(slot, None)
+
+    def erase(self, slots: Sequence[int]) -> int:
+        """See `Medium`. Raises MediumFailed where a slot does not read back empty."""
+        self.release(slots)
         self._arena.wipe(slots)
         for slot in slots:
             body = self._arena.read_block(slot)

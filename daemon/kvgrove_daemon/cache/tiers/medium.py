@@ -3,7 +3,7 @@
 Role: the protocol alone. A medium has ``num_slots`` slots of one block each. Which slot holds what, who may read it and
 what gives way is decided above (one `ResidentBlocks` per tier), so that leases, rootedness, quotas and drops follow the
 same rules in every tier.
-Invariants: `write` is durable and whole on return, or has left nothing that `read` or a later start can find (I4);
+Invariants: `write_many` is durable and whole on return, or has left nothing that `read` or a later start can find (I4);
 `read` answers the bytes that were written for exactly these facts, or raises (ISO-12); after `erase` nothing of the
 slot can be read, by anybody.
 Must not know: indexes, policies, requests, threads. One call per slot at a time; calls for several slots may overlap.
@@ -57,18 +57,31 @@ class MediumCorrupt(Terminal):
     code = "tier_corrupt"
 
 
+Entry = tuple[int, Facts, bytes | memoryview]
+"""A slot, and what goes into it."""
+
+
 class Medium(Protocol):
-    """See the module. ``write``, ``read`` and ``erase`` block: call them from a worker thread."""
+    """See the module. All calls but `close` block: make them from a worker thread."""
 
     name: str
     """``host`` or ``disk``."""
     num_slots: int
 
-    def write(self, slot: int, facts: Facts, body: bytes | memoryview) -> None:
-        """Store one block. Raises `MediumFull` or `MediumFailed`."""
+    def write_many(self, blocks: Sequence[Entry]) -> None:
+        """Store all of these or, where it raises, none.
+
+        Raises `MediumFull` or `MediumFailed`, or another Retryable where the tier is well and these cannot be stored now.
+        """
 
     def read(self, slot: int, facts: Facts) -> bytes | memoryview:
-        """The body that was written for ``facts``. Raises `MediumCorrupt` or `MediumFailed`."""
+        """The body that was written for ``facts``.
+
+        Raises `MediumCorrupt` or `MediumFailed` (the slot is empty now), or another Retryable where it cannot be read now.
+        """
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Forget these, without overwriting them. Raises `MediumFailed`."""
 
     def erase(self, slots: Sequence[int]) -> int:
         """Overwrite, read back, give back; answers how many slots are proven empty. Raises `MediumFailed`."""

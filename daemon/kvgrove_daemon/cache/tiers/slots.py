@@ -1,54 +1,76 @@
-"""Slots of a lower tier: what was given back is erased before it is handed out again.
+"""Slots of a lower tier: what was given back is cleared on the medium before it is handed out again.
 
-Role: `RunAllocator` with one more state between used and free. Invariants: a slot is free, used, given back or being
-erased, each exactly once; only a slot proven empty becomes free, so neither an evicted block nor an erased one can be
-read from a medium later, whoever looks. Must not know: media, blocks.
+Role: `RunAllocator` with two more states between used and free. Invariants: a slot is free, used, to be cleared or being
+cleared, each exactly once; only a slot that the medium has let go of becomes free again. What gave way to others is
+*released* (the medium forgets it); all else, be it dropped, expired or never committed, is *erased* (overwritten and
+read back), so that an erasure needs no path of its own. Must not know: media, blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from kvgrove_daemon.cache.runs import RunAllocator
 
 
-class ErasedSlots(RunAllocator):
-    """Free slots of one medium. ``free_count`` counts empty ones; `given_back` and `erasing` count as used."""
+class Clearing(NamedTuple):
+    """Slots whose clearing has begun."""
+
+    release: list[int]
+    erase: list[int]
+
+
+class ClearedSlots(RunAllocator):
+    """Free slots of one medium. Those that are not cleared yet count as used."""
 
     def __init__(self, num_slots: int) -> None:
         super().__init__(num_slots)
-        self._given_back: set[int] = set()
-        self._erasing: set[int] = set()
+        self._to_release: set[int] = set()
+        self._to_erase: set[int] = set()
+        self._under_way: set[int] = set()
+        self._evicting = False
 
     @property
-    def unerased(self) -> int:
+    def uncleared(self) -> int:
         """Slots that nobody uses any more and that may still hold something."""
-        return len(self._given_back) + len(self._erasing)
+        return len(self._to_release) + len(self._to_erase) + len(self._under_way)
 
-    def unerased_slots(self) -> Sequence[int]:
+    def uncleared_slots(self) -> Sequence[int]:
         """The same, one by one: for checks."""
-        return sorted(self._given_back | self._erasing)
+        return sorted(self._to_release | self._to_erase | self._under_way)
+
+    @contextmanager
+    def evicting(self) -> Iterator[None]:
+        """What is given back within gave way to others: it needs to be released only."""
+        self._evicting = True
+        try:
+            yield
+        finally:
+            self._evicting = False
 
     def free(self, slots: Iterable[int]) -> None:
-        """Give slots back, to be erased. Raises ValueError, having changed nothing, for one that is not in use."""
-        given = [slot for run in self._used_runs_of(slots) for slot in run.slots()]
-        if not (self._given_back.isdisjoint(given) and self._erasing.isdisjoint(given)):
+        """Give slots back. Raises ValueError, having changed nothing, for one that is not in use."""
+        given = {slot for run in self._used_runs_of(slots) for slot in run.slots()}
+        if given & (self._to_release | self._to_erase | self._under_way):
             raise ValueError("a slot was given back already")
-        self._given_back.update(given)
+        (self._to_release if self._evicting else self._to_erase).update(given)
 
-    def to_erase(self, limit: int) -> list[int]:
-        """At most ``limit`` slots whose erasing begins now."""
-        chosen = sorted(self._given_back)[:limit]
-        self._given_back.difference_update(chosen)
-        self._erasing.update(chosen)
+    def begin_clearing(self, limit: int) -> Clearing:
+        """At most ``limit`` slots of each kind, which are being cleared from now on."""
+        chosen = Clearing(sorted(self._to_release)[:limit], sorted(self._to_erase)[:limit])
+        self._to_release.difference_update(chosen.release)
+        self._to_erase.difference_update(chosen.erase)
+        self._under_way.update(chosen.release, chosen.erase)
         return chosen
 
-    def erased(self, slots: Sequence[int]) -> None:
-        """These are proven empty: they may be used again."""
-        self._erasing.difference_update(slots)
+    def cleared(self, slots: Sequence[int]) -> None:
+        """The medium has let go of these: they may be used again."""
+        self._under_way.difference_update(slots)
         super().free(slots)
 
     def not_erased(self, slots: Sequence[int]) -> None:
         """It did not work: they stay unusable, and come up again."""
-        self._erasing.difference_update(slots)
-        self._given_back.update(slots)
+        self._under_way.difference_update(slots)
+        self._to_erase.update(slots)

@@ -1,0 +1,200 @@
+"""One tier below the engine's pool: which blocks lie on its medium, by the same rules as in the pool.
+
+Role: a `ResidentBlocks` over the medium's slots, so that leases, rootedness, quotas and drops are what they are above,
+and the clearing of slots that were given back. Invariants: rooted in itself (I6); a slot is handed out only when the
+medium has let go of what was in it; room is made ahead of need, never while a request waits. Belongs to the core thread:
+the medium's blocking calls go to workers.
+Must not know: which blocks are worth storing, requests, engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvgrove_daemon.cache.chains import Chain
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.index import BlockIndex
+from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.resident import ResidentBlocks
+from kvgrove_daemon.cache.tiers.break_even import PRIORS, MeasuredSpeed
+from kvgrove_daemon.cache.tiers.facts import batch_of
+from kvgrove_daemon.cache.tiers.health import Health, HealthEvent, step
+from kvgrove_daemon.cache.tiers.medium import Facts, Medium, MediumFailed, MediumFull
+from kvgrove_daemon.cache.tiers.slots import ClearedSlots, Clearing
+from kvgrove_daemon.cache.tiers.workers import Workers
+
+MAX_EVICTED_AT_ONCE: Final = 256
+MAX_CLEARED_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """A copy of one tier's gauges and counters. Counters only grow. Blocks unless said otherwise."""
+
+    tier: str
+    slots: int
+    free: int
+    ready: int
+    retiring: int
+    private: int
+    """Being written; ``free + ready + retiring + private + clearing = slots``."""
+    clearing: int
+    block_bytes: int
+    suspended: str
+    """Why it is not written to now; empty while it is well."""
+    loaded: int
+    written: int
+    corrupt: int
+    not_cleared: int
+    """How often clearing failed, slots."""
+
+
+class LowerTier:
+    """See the module. ``resident`` was made over a `ClearedSlots` of ``medium.num_slots``."""
+
+    def __init__(
+        self,
+        medium: Medium,
+        resident: ResidentBlocks,
+        slots: ClearedSlots,
+        *,
+        block_bytes: int,
+        workers: Workers,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = medium.name
+        self.medium = medium
+        self.resident = resident
+        self.block_bytes = block_bytes
+        self.speed = MeasuredSpeed(PRIORS[medium.name])
+        self.health = Health()
+        self.loaded = 0
+        """Blocks that requests took from here."""
+        self.written = 0
+        """Blocks that became READY here."""
+        self.corrupt = 0
+        self._slots = slots
+        self._workers = workers
+        self._clock = clock
+        self._low_free, self._high_free = max(1, slots.num_slots // 50), max(1, slots.num_slots // 20)
+        self._clearing = False
+        self._clear_again_at = 0.0
+        self._not_cleared = 0
+
+    @property
+    def index(self) -> BlockIndex:
+        return self.resident.index
+
+    # -- slots ---------------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> list[int]:
+        """Up to ``count`` empty slots, private to the caller. Fewer where there are fewer: room is made for later."""
+        have = min(count, self._slots.free_count)
+        runs = self._slots.allocate(have) if have else None
+        return [slot for run in runs for slot in run.slots()] if runs is not None else []
+
+    def give_back(self, slots: Sequence[int]) -> None:
+        """Private slots that did not become resident, whatever was written to them."""
+        self.resident.free(slots)
+
+    def relieve(self) -> None:
+        """Between requests: bring namespaces below lowered ceilings, make room ahead of need, have slots cleared."""
+        with self._slots.evicting():
+            left = MAX_EVICTED_AT_ONCE
+            for namespace, ceiling in self.resident.ceilings.items():
+                over = self.index.per_namespace.get(namespace, 0) - ceiling
+                left -= self.resident.evict(min(over, left), RemovalCause.QUOTA, namespace)
+            coming = self._slots.free_count + self._slots.uncleared
+            if coming < self._low_free:
+                self.resident.evict(min(self._high_free - coming, left), RemovalCause.PRESSURE)
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._clearing or not self._slots.uncleared or self._clock() < self._clear_again_at:
+            return
+        chosen, medium = self._slots.begin_clearing(MAX_CLEARED_AT_ONCE), self.medium
+        self._clearing = True
+
+        def work() -> MediumFailed | None:
+            try:
+                medium.release(chosen.release)
+                medium.erase(chosen.erase)
+            except MediumFailed as error:
+                return error
+            return None
+
+        self._workers.submit("write", work, lambda failure: self._cleared(chosen, failure))
+
+    def _cleared(self, chosen: Clearing, failure: MediumFailed | None) -> None:
+        self._clearing = False
+        slots = [*chosen.release, *chosen.erase]
+        if failure is None:
+            self._slots.cleared(slots)
+            return
+        self._not_cleared += len(slots)
+        self._slots.not_erased(slots)
+        self.broke(failure)
+        self._clear_again_at = self.health.until
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def find(self, chain: Chain, stop: int) -> tuple[int, int]:
+        """``(blocks, tail)`` of the longest proven prefix of ``chain`` of at most ``stop`` blocks."""
+        return self.resident.longest(chain, stop)
+
+    def held(self, keys: Sequence[bytes]) -> tuple[int, int]:
+        """``(blocks, tail)`` of the listed prefix of a chain's ``keys``: of those of a READY chain above."""
+        count = self.index.listed_prefix(keys, len(keys))
+        tail = self.index.find(keys[count - 1]) if count else None
+        return (count, tail) if tail is not None else (0, NO_BLOCK)
+
+    def admit(self, parent: int, facts: Sequence[Facts], slots: Sequence[int]) -> int:
+        """Make blocks READY that follow ``parent`` and were written to ``slots``; answers how many are now.
+
+        The caller holds a lease on ``parent``. Slots of blocks that did not become READY here are given back.
+        """
+        if not facts:
+            self.give_back(slots)
+            return 0
+        admitted = self.resident.admit(parent, batch_of(facts, slots[: len(facts)]))
+        first, stop = admitted.duplicates, admitted.duplicates + admitted.stored
+        self.give_back([*slots[:first], *slots[stop:]])
+        self.written += admitted.stored
+        return stop
+
+    # -- trouble -------------------------------------------------------------------------------------------------------
+
+    @property
+    def may_write(self) -> bool:
+        return self.health.may_write(self._clock())
+
+    def broke(self, error: MediumFull | MediumFailed) -> None:
+        """Leave the medium alone for a while."""
+        event = HealthEvent.FULL if isinstance(error, MediumFull) else HealthEvent.FAILED
+        self.health = step(self.health, event, error.code, self._clock())
+
+    def worked(self) -> None:
+        """Something was written: the tier is well."""
+        self.health = step(self.health, HealthEvent.WORKED, "", self._clock())
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def stats(self) -> TierStats:
+        index, slots = self.index, self._slots
+        return TierStats(
+            tier=self.name,
+            slots=slots.num_slots,
+            free=slots.free_count,
+            ready=len(index),
+            retiring=index.held - len(index),
+            private=slots.used_count - slots.uncleared - index.held,
+            clearing=slots.uncleared,
+            block_bytes=self.block_bytes,
+            suspended=self.health.reason,
+            loaded=self.loaded,
+            written=self.written,
+            corrupt=self.corrupt,
+            not_cleared=self._not_cleared,
+        )
