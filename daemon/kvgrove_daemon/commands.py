@@ -60,8 +60,14 @@ class Unhost:
     generation: bytes
 
 
-WarmFence = tuple[bytes, Fence]
-"""Generation and fence of the plan that a warm set belongs to."""
+@dataclass(frozen=True)
+class WarmFence:
+    """Of the plan that a warm set belongs to."""
+
+    generation: bytes
+    fence: Fence
+    coming: tuple[int, ...]
+    """Epochs of the versions of documents that are not in force yet."""
 
 
 @dataclass(frozen=True)

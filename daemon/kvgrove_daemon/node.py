@@ -214,6 +214,7 @@ class Node:
         for uid, namespace in table.namespaces.items():
             warmth, usage = published.warmth.get(uid, Warmth()), published.usage.get(uid)
             problem = table.problems.get(uid) or self._warm_problems.get(uid)
+            resolved = namespace.realm is not None and published.warm_fences.get(uid) == _warm_fence(namespace)
             self.metrics.lease_remaining.labels(namespace.plan.name).set(self._leases.remaining(uid, boottime()))
             namespaces.append(
                 NamespaceReport(
@@ -222,8 +223,10 @@ class Node:
                     purge_counter=namespace.plan.purge.counter,
                     warm_ready=warmth.ready,
                     warm_wanted=warmth.wanted,
-                    warm_resolved=namespace.realm is not None
-                    and published.warm_fences.get(uid) == (namespace.realm.generation, namespace.plan.fence),
+                    warm_resolved=resolved,
+                    coming=[each.epoch for each in namespace.plan.coming] if resolved else [],
+                    coming_ready=warmth.coming_ready,
+                    coming_wanted=warmth.coming_wanted,
                     blocks=usage.blocks if usage is not None else 0,
                     bytes=usage.bytes if usage is not None else 0,
                     code=problem.code if problem is not None else "",
@@ -292,7 +295,7 @@ class Node:
                     continue
                 except Terminal as error:  # a template that cannot be rendered: requests will say so too
                     problems[uid] = error
-                fences[uid] = (namespace.realm.generation, namespace.plan.fence)
+                fences[uid] = _warm_fence(namespace)
             self._warm_problems = problems
             self._submit(Warm(targets, ceilings(table), fences))
 
@@ -301,3 +304,8 @@ class Node:
     ) -> list[WarmTarget]:
         bodies = await self._bodies.get(wanted)
         return await asyncio.to_thread(warm_targets, namespace, model.tokenizer, model.inputs.block_size, bodies)
+
+
+def _warm_fence(namespace: HostedNamespace) -> WarmFence:
+    generation = namespace.realm.generation if namespace.realm is not None else b""
+    return WarmFence(generation, namespace.plan.fence, tuple(each.epoch for each in namespace.plan.coming))

@@ -25,12 +25,14 @@ def reclaims(old: PlanTable, new: PlanTable, erase_uids: Iterable[str]) -> list[
         if before.realm is not None and _root_epoch(before) != _root_epoch(after):
             drops.append(Drop(RemovalCause.VERSION, uid, root=before.realm.shared_realm()))
             continue
-        drops += [
-            Drop(RemovalCause.VERSION, uid, document=name)
-            for name, document in before.documents.items()
-            if name not in after.documents or after.documents[name].epoch != document.epoch
-        ]
+        readable = _versions(after)
+        drops += [Drop(RemovalCause.VERSION, uid, document=label) for label in sorted(_versions(before) - readable)]
     return drops
+
+
+def _versions(namespace: HostedNamespace) -> set[str]:
+    """Versions of documents that may be read now or soon."""
+    return {document.reference.label for document in (*namespace.plan.documents, *namespace.plan.coming)}
 
 
 def _root_epoch(namespace: HostedNamespace) -> tuple[int, bytes, int]:

@@ -6,7 +6,7 @@ does not make the node compute for ever (I11).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvgrove_daemon.warmup import WarmTarget
 
@@ -20,6 +20,16 @@ class Warmth:
 
     ready: int = 0
     wanted: int = 0
+    coming_ready: int = 0
+    coming_wanted: int = 0
+    """Of prefixes with versions of documents that are not in force yet."""
+
+    def plus(self, target: WarmTarget, ready: int) -> "Warmth":
+        if target.coming:
+            return replace(
+                self, coming_ready=self.coming_ready + ready, coming_wanted=self.coming_wanted + target.blocks
+            )
+        return replace(self, ready=self.ready + ready, wanted=self.wanted + target.blocks)
 
 
 @dataclass
@@ -38,13 +48,13 @@ class WarmSet:
     """
 
     ready_blocks: Callable[[WarmTarget], int]
-    _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
+    _entries: dict[tuple[str, str, bool], _Entry] = field(default_factory=dict)
 
     def replace(self, targets: Iterable[WarmTarget]) -> None:
         """Keep what is still wanted as it is, take up what is new, forget the rest."""
-        entries: dict[tuple[str, str], _Entry] = {}
+        entries: dict[tuple[str, str, bool], _Entry] = {}
         for target in targets:
-            name = (target.namespace_uid, target.prefix)
+            name = (target.namespace_uid, target.prefix, target.coming)
             held = self._entries.get(name)
             entries[name] = held if held is not None and held.target == target else _Entry(target)
         self._entries = entries
@@ -56,8 +66,8 @@ class WarmSet:
             entry.ready = self.ready_blocks(entry.target)
             if entry.ready == entry.target.blocks:
                 entry.attempts = 0  # if it gives way to pressure later, it is warmed again without delay
-            before = totals.get(entry.target.namespace_uid, Warmth())
-            totals[entry.target.namespace_uid] = Warmth(before.ready + entry.ready, before.wanted + entry.target.blocks)
+            uid = entry.target.namespace_uid
+            totals[uid] = totals.get(uid, Warmth()).plus(entry.target, entry.ready)
         return totals
 
     def next(self, now: float, allowed: Callable[[WarmTarget], bool]) -> WarmTarget | None:

@@ -92,7 +92,7 @@ class Warmer:
             reused=match.reused_tokens,
             missed={},
             arrived=self._around.clock(),
-            zones=prompt.zones,
+            zones=[] if target.coming else prompt.zones,  # nobody has seen a version that is not in force
             warm=target,
         )
         self._runner.run(active, target.tokens, Sampling(temperature=0.0), 0, frozenset())

@@ -3,15 +3,15 @@
 Pure. Targets are bound to the fence they were resolved under: a later plan makes new ones, and the old ones are void.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_prompt.assembly import assemble_prefix
 from kvgrove_prompt.layout import DocumentBody, PrefixBody
 from kvgrove_prompt.tokenizer import PromptTokenizer
-from kvgrove_protocol.chain import TOKEN_BYTES, DocumentRef, Span
-from kvgrove_protocol.control import DocumentPlan
+from kvgrove_protocol.chain import TOKEN_BYTES, Span
+from kvgrove_protocol.control import DocumentPlan, PrefixPlan
 from kvgrove_protocol.fence import Fence
 
 
@@ -23,6 +23,8 @@ class WarmTarget:
     generation: bytes
     fence: Fence
     prefix: str
+    coming: bool
+    """Whether it holds versions of documents that nobody may refer to yet."""
     tokens: bytes
     spans: list[Span]
     blocks: int
@@ -31,26 +33,22 @@ class WarmTarget:
 
 def wanted_bodies(namespace: HostedNamespace) -> set[bytes]:
     """Digests of the texts that this namespace's warm set needs."""
-    plan = namespace.plan
-    bodies: set[bytes] = set()
-    for prefix in plan.prefixes:
-        if prefix.name in plan.warm:
-            bodies.add(prefix.body)
-            bodies.update(namespace.documents[name].body for name in prefix.documents if name in namespace.documents)
-    return bodies
+    assemblies = _assemblies(namespace)
+    return {digest for prefix, documents, _ in assemblies for digest in _needed(prefix, documents)}
 
 
 def warm_targets(
     namespace: HostedNamespace, tokenizer: PromptTokenizer, block_size: int, bodies: Mapping[bytes, bytes]
 ) -> list[WarmTarget]:
-    """One target for each warm prefix whose texts are all in ``bodies`` and that fills at least one block."""
+    """One target for each assembly whose texts are all in ``bodies`` and that fills at least one block.
+
+    A prefix has two assemblies while a next version of one of its documents waits to be warm.
+    """
     if namespace.realm is None:
         return []
     targets = []
-    for prefix in namespace.plan.prefixes:
-        documents = [namespace.documents[name] for name in prefix.documents if name in namespace.documents]
-        needed = [prefix.body, *(document.body for document in documents)]
-        if prefix.name not in namespace.plan.warm or any(digest not in bodies for digest in needed):
+    for prefix, documents, coming in _assemblies(namespace):
+        if any(digest not in bodies for digest in _needed(prefix, documents)):
             continue
         prompt = assemble_prefix(
             tokenizer,
@@ -65,6 +63,7 @@ def warm_targets(
                     generation=namespace.realm.generation,
                     fence=namespace.plan.fence,
                     prefix=prefix.name,
+                    coming=coming,
                     tokens=prompt.tokens[: whole * TOKEN_BYTES],
                     spans=_cut(prompt.spans, whole),
                     blocks=whole // block_size,
@@ -73,9 +72,24 @@ def warm_targets(
     return targets
 
 
+def _assemblies(namespace: HostedNamespace) -> Iterator[tuple[PrefixPlan, list[DocumentPlan], bool]]:
+    """Prefix, its documents in order, and whether any of them is a coming version: of all that is to be kept warm."""
+    next_versions = {document.name: document for document in namespace.plan.coming}
+    for prefix in namespace.plan.prefixes:
+        if prefix.name in namespace.plan.warm:
+            documents = [namespace.documents[name] for name in prefix.documents if name in namespace.documents]
+            yield prefix, documents, False
+            if not next_versions.keys().isdisjoint(document.name for document in documents):
+                yield prefix, [next_versions.get(document.name, document) for document in documents], True
+
+
+def _needed(prefix: PrefixPlan, documents: Sequence[DocumentPlan]) -> list[bytes]:
+    return [prefix.body, *(document.body for document in documents)]
+
+
 def _document(document: DocumentPlan, body: bytes) -> DocumentBody:
     return DocumentBody(
-        ref=DocumentRef(document.name, document.body, document.epoch),
+        ref=document.reference,
         name=document.name,
         version=document.version,
         text=body.decode(),

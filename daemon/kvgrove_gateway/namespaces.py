@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from kvgrove_gateway.auth import Identity, holds_all_of
 from kvgrove_gateway.errors import Forbidden, NotFound, Unavailable
-from kvgrove_protocol.chain import DocumentRef
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Caller, RealmInputs
@@ -42,11 +41,6 @@ class Resolution:
         """Bodies that the prompt is assembled from."""
         prefix = [] if self.prefix is None else [self.prefix.body]
         return prefix + [document.body for document in self.documents]
-
-
-def reference(document: DocumentPlan) -> DocumentRef:
-    """The reference that folds into block keys: the same on every member."""
-    return DocumentRef(id=document.name, digest=document.body, epoch=document.epoch)
 
 
 @dataclass(frozen=True)

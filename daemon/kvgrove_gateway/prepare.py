@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvgrove_gateway.bodies import BodyStore
 from kvgrove_gateway.errors import BadRequest, Unavailable
-from kvgrove_gateway.namespaces import Resolution, reference
+from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
 from kvgrove_prompt.assembly import DocumentBody, Message, PrefixBody, assemble
@@ -55,7 +55,7 @@ class Preparation:
         prefix = resolution.prefix
         prefix_body = None if prefix is None else PrefixBody(name=prefix.name, text=texts[prefix.body])
         documents = [
-            DocumentBody(ref=reference(each), name=each.name, version=each.version, text=texts[each.body])
+            DocumentBody(ref=each.reference, name=each.name, version=each.version, text=texts[each.body])
             for each in resolution.documents
         ]
 

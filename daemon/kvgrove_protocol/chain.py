@@ -43,6 +43,16 @@ class DocumentRef(msgspec.Struct, frozen=True):
     digest: bytes
     epoch: int
 
+    @property
+    def label(self) -> str:
+        """Names this version wherever blocks are reclaimed by document: ``<id>@<epoch>``."""
+        return f"{self.id}@{self.epoch}"
+
+
+def names_document(selector: str, label: str) -> bool:
+    """Whether ``selector``, a document's id (all its versions) or the label of one version, means ``label``."""
+    return selector == label or selector == label.rpartition("@")[0]
+
 
 class Span(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens ``start`` (inclusive) to ``end`` (exclusive) of a prompt, and where they come from."""

@@ -7,6 +7,7 @@ namespace, and carries digests of bodies; the bodies themselves are asked for ov
 
 import msgspec
 
+from kvgrove_protocol.chain import DocumentRef
 from kvgrove_protocol.codec import OLDEST_SUPPORTED_VERSION, PROTOCOL_VERSION, Codec
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import GenerationInputs, Isolation, Purge
@@ -67,6 +68,11 @@ class DocumentPlan(_Part, frozen=True, kw_only=True):
     epoch: int
     scopes: list[str] = []
     """A caller needs all of these; empty: everyone the namespace admits."""
+
+    @property
+    def reference(self) -> DocumentRef:
+        """What folds into block keys: the same on every member."""
+        return DocumentRef(id=self.name, digest=self.body, epoch=self.epoch)
 
 
 class PrefixPlan(_Part, frozen=True, kw_only=True):

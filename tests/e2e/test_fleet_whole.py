@@ -111,6 +111,33 @@ def test_i3_a_changed_document_is_read_by_nobody_once_its_invalidation_is_comple
     assert missed(body).get("document_changed", 0) > 0
 
 
+def test_a_document_that_is_warmed_first_is_served_in_its_older_version_until_the_next_one_is_warm(
+    running: RunningFleet, model: Path
+) -> None:
+    options = {"update": "WarmFirst", "warm": ("support",)}
+    write_manifests(running.manifests, model, **options)
+    running.do(running.fleet.apply())
+    running.do(running.fleet.ready(STEP_SECONDS))
+    before = running.fleet.status().namespace(NAMESPACE)
+    old = running.post(running.fleet.base_url).json()["usage"]["prompt_tokens"]
+
+    write_manifests(running.manifests, model, version="v2", **options)
+    running.do(running.fleet.apply())
+    fences = [running.fleet.status().namespace(NAMESPACE).fence]  # the change is planned, and nothing is cut
+    current = running.do(
+        running.fleet.wait_for(lambda now: now.namespace(NAMESPACE).fence != before.fence, STEP_SECONDS)
+    )
+    assert fences == [before.fence]
+    assert current.namespace(NAMESPACE).fence[1] == before.fence[1] + 1
+    running.do(running.fleet.ready(STEP_SECONDS))
+    usage = running.post(running.fleet.base_url).json()["usage"]
+    assert usage["prompt_tokens"] != old
+    warmed = running.fleet.status().namespace(NAMESPACE)
+    assert warmed.warm_ready == warmed.warm_wanted > before.warm_wanted
+    # Both nodes hold the same prefix; whichever answers, its first question of the new version meets it.
+    assert usage["prompt_tokens_details"]["cached_tokens"] == warmed.warm_wanted // 2 * 32
+
+
 def test_a_broken_manifest_keeps_the_last_good_plan_and_says_what_is_wrong(running: RunningFleet, model: Path) -> None:
     revision = running.fleet.status().revision
     file = running.manifests / "all.yaml"

@@ -44,8 +44,9 @@ spec:
   documents:
   - name: policy
     version: {version}
+    update: {update}
     configMapKeyRef: {{name: texts, key: policy}}
-  warmup: {{prefixes: []}}
+  warmup: {{prefixes: {warm}}}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -59,10 +60,20 @@ POLICIES = {
 }
 
 
-def write_manifests(folder: Path, model: Path, *, version: str = "v1", lease: str = "5s") -> None:
+def write_manifests(
+    folder: Path,
+    model: Path,
+    *,
+    version: str = "v1",
+    lease: str = "5s",
+    update: str = "CutFirst",
+    warm: tuple[str, ...] = (),
+) -> None:
     """One model, one namespace with a prefix and a document whose versions differ in length."""
     folder.mkdir(exist_ok=True)
-    text = _MANIFESTS.format(model=model, version=version, policy=POLICIES[version], lease=lease)
+    text = _MANIFESTS.format(
+        model=model, version=version, policy=POLICIES[version], lease=lease, update=update, warm=[*warm]
+    )
     write_atomically(folder / "all.yaml", text.encode())
 
 

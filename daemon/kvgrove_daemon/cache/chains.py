@@ -64,7 +64,7 @@ def marks(spans: Sequence[Span], private_realm: bytes, block_size: int) -> Marks
     for span in spans:
         if span.document is not None and span.start < span.end:
             block = span.start // block_size
-            documents[block] = (*documents.get(block, ()), span.document.id)
+            documents[block] = (*documents.get(block, ()), span.document.label)
     return Marks(folds([*spans, answer], private_realm, block_size), documents)
 
 

@@ -34,7 +34,7 @@ from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.match import Match
 from kvgrove_daemon.cache.resident import Dropped, NoRoom, ResidencySink, ResidentBlocks, SilentSink
 from kvgrove_daemon.cache.runs import RunAllocator
-from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys
+from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys, names_document
 from kvgrove_protocol.errors import Malformed
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
@@ -236,7 +236,10 @@ class BlockStore:
             return (
                 namespace in (None, chain.namespace)
                 and root in (None, chain.root)
-                and (document is None or any(document in names for names in chain.documents.values()))
+                and (
+                    document is None
+                    or any(names_document(document, each) for labels in chain.documents.values() for each in labels)
+                )
             )
 
         for build in [build for build in self._scope.live if concerned(build.chain)]:
@@ -248,7 +251,10 @@ class BlockStore:
             for known, value, labels in index.roots.items()
             if root in (None, value) and namespace in (None, *labels)
         ]
-        folds = None if document is None else [known for known, _, labels in index.folds.items() if document in labels]
+        folds = None
+        if document is not None:
+            known_folds = index.folds.items()
+            folds = [fold for fold, _, labels in known_folds if any(names_document(document, each) for each in labels)]
         return self._resident.drop(roots, folds, cause)
 
     # -- looking -------------------------------------------------------------------------------------------------------

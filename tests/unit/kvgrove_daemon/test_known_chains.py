@@ -117,7 +117,7 @@ def test_marks_fold_the_private_realm_in_where_generated_text_begins() -> None:
         Span(SpanKind.TEMPLATE, 20, 24),
     ]
     declared_only = marks(spans, b"alice" * 6, B)
-    assert declared_only.documents == {1: ("handbook",)}
+    assert declared_only.documents == {1: ("handbook@3",)}
     assert set(declared_only.folds) == {1, 3}
     assert declared_only.folds[3] != marks(spans, b"bob" * 10, B).folds[3]
     with_private = [*spans, Span(SpanKind.PRIVATE, 24, 30)]
