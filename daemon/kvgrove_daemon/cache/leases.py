@@ -3,8 +3,8 @@
 Role: count readers per *tail* block. Only the tail is counted: an ancestor cannot go while it has a child, so a lease
 on block n covers blocks 0 to n (CON-02). Invariants: counts never fall below zero, because a lease gives back at most
 once and a second release is a counted no-op (CON-06); a lease ends with its scope.
-Must not know: what a block holds, how it is freed. Leases of *other processes*, with deadlines and quarantine, are
-another table beside this one: whoever frees blocks asks both.
+Must not know: what a block holds, how it is freed. Leases of *other processes*, with deadlines and quarantine
+(`foreign_leases`), each keep one of these until they have ended: whoever frees blocks asks here alone.
 """
 
 from __future__ import annotations
