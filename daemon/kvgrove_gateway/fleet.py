@@ -14,6 +14,7 @@ from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.node_link import LinkState, NodeLink
 from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.router.decide import Candidate, Decision, decide
+from kvgrove_gateway.router.feed import FeedState
 from kvgrove_gateway.router.index import BlockIndex
 from kvgrove_gateway.settings import Limits
 from kvgrove_protocol.control import NodeEndpoint
@@ -68,7 +69,7 @@ class Fleet:
         return None
 
     def _started(self, endpoint: NodeEndpoint) -> NodeLink:
-        link = self._make_link(endpoint, NodeResidency(self.index, self._metrics))
+        link = self._make_link(endpoint, NodeResidency(self.index, self._metrics, endpoint.member))
         task = self._tasks[link] = asyncio.create_task(link.run(), name=f"link to {endpoint.member}")
         task.add_done_callback(lambda done: self._ended(link, done))
         return link
@@ -105,6 +106,13 @@ class Fleet:
         counts = {state.value: 0 for state in LinkState} | {"retired": len(self._retired)}
         for link in self._links.values():
             counts[link.state.value] += 1
+        return counts
+
+    def sources(self) -> dict[str, int]:
+        """Links by the state of their residency stream, for metrics."""
+        counts = {state.value: 0 for state in FeedState}
+        for link in self._links.values():
+            counts[link.residency.state.value] += 1
         return counts
 
     def place(

@@ -257,6 +257,8 @@ class Gateway:
         metrics.plan_number.set(directory.revision.n)
         for state, count in self._fleet.states().items():
             metrics.nodes.labels(state).set(count)
+        for state, count in self._fleet.sources().items():
+            metrics.sources.labels(state).set(count)
         for namespace in directory.namespaces:
             metrics.lease_seconds.labels(namespace.name).set(self._leases.remaining(namespace.uid, now))
 

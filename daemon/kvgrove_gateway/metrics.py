@@ -64,6 +64,18 @@ class Metrics:
         self.resyncs = Counter(
             "kvgrove_router_resyncs", "Snapshots asked for, by reason", ["reason"], registry=registry
         )
+        self.events_ignored = Counter(
+            "kvgrove_router_events_ignored", "Residency messages of no use, by reason", ["reason"], registry=registry
+        )
+        self.sources = Gauge(
+            "kvgrove_router_sources", "Nodes by the state of their residency stream", ["state"], registry=registry
+        )
+        self.index_drift = Gauge(
+            "kvgrove_index_drift",
+            "Blocks by which what was learned of a node differs from what the node lists; at least 1 if it does",
+            ["node"],
+            registry=registry,
+        )
         self.malformed = Counter(
             "kvgrove_gateway_malformed_frames", "Frames from nodes that were dropped", registry=registry
         )
@@ -92,6 +104,14 @@ class Metrics:
         self.plan_number = Gauge(
             "kvgrove_gateway_plan_number", "Number of the applied plan within its term", registry=registry
         )
+
+    def drift(self, node: str, blocks: int) -> None:
+        """Set or clear the drift of one node; there is a series only for nodes that say what they list."""
+        self.index_drift.labels(node).set(blocks)
+
+    def drift_gone(self, node: str) -> None:
+        """The node is not followed any more."""
+        self.index_drift.remove_by_labels({"node": node})
 
     def answered(self, namespace: str, usage: Usage, tier: str) -> None:
         """Account one answer; the sums equal what callers were told."""

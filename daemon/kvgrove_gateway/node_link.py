@@ -291,8 +291,7 @@ class NodeLink:
             if self.state is LinkState.READY:
                 nonce += 1
                 self._try_post(Ping(nonce=nonce))
-                if self.residency.overdue(now):
-                    self._follow(self.residency.begin(self.endpoint.boot, now, "overdue"))
+                self._follow(self.residency.tick(now))
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         for count in itertools.count(1):
@@ -359,9 +358,9 @@ class NodeLink:
             self.backlog.prefilled(message.request_id)
             stream.fail(NodeRefused(message.code, message.message, retryable=message.retryable))
 
-    def _follow(self, resubscribe: bool) -> None:
-        if resubscribe:
-            self._try_post(Subscribe())
+    def _follow(self, ask: Subscribe | None) -> None:
+        if ask is not None:
+            self._try_post(ask)
 
     def _try_post(self, message: ToNode) -> None:
         try:

@@ -1,76 +1,177 @@
-"""What one node holds, as the router's index knows it: the node's feed applied to a slot of the index."""
+"""What one node holds, as the router's index knows it: the node's feed applied to a slot of the index.
+
+Beside the index it keeps count and digest of what was applied. The node sends its own with every batch: where they
+differ although nothing was missed, the two have drifted; that is counted, shown and healed by a snapshot.
+"""
 
 from collections.abc import Sequence
 
 from kvgrove_gateway.metrics import Metrics
-from kvgrove_gateway.router.feed import Apply, Clear, Effect, Feed, FeedState, Load, Resubscribe
+from kvgrove_gateway.router.feed import (
+    Apply,
+    Ask,
+    Begin,
+    Clear,
+    Drifted,
+    Effect,
+    FeedState,
+    Ignored,
+    Input,
+    Load,
+    Overdue,
+    Position,
+    Quiet,
+    step,
+)
 from kvgrove_gateway.router.index import BlockIndex
-from kvgrove_protocol.events import Cleared, EventBatch, Removed, SnapshotChunk, Stored, split_keys
+from kvgrove_protocol.data import Subscribe
+from kvgrove_protocol.events import (
+    NOTHING_LISTED,
+    Cleared,
+    EventBatch,
+    Listing,
+    Removed,
+    SnapshotChunk,
+    Stored,
+    count_keys,
+    fingerprint,
+    split_keys,
+)
 
 SNAPSHOT_S = 15.0
 """A snapshot that takes longer is asked for again."""
+REPLAY_S = 3.0
+"""Missed batches that have not come by then are given up for a snapshot."""
+QUIET_S = 20.0
+"""A node sends a heartbeat every second; its core may be in a long step, but not for that long."""
+DRIFT_S = 30.0
+"""At most so often is a snapshot asked for because of drift: one that does not heal must not be asked for for ever."""
 
 
 class NodeResidency:
-    """Carries a feed's effects out. Each method says whether the node is to be asked for a snapshot."""
+    """Carries a feed's effects out. `begin`, `batch`, `chunk` and `tick` answer what the node is to be asked, if so."""
 
-    def __init__(self, index: BlockIndex, metrics: Metrics) -> None:
+    def __init__(self, index: BlockIndex, metrics: Metrics, node: str = "-") -> None:
+        """``node`` labels the drift gauge."""
         self._index = index
         self._metrics = metrics
-        self._feed = Feed()
+        self._node = node
+        self._position = Position()
         self._slot: int | None = None
-        self._asked = 0.0
+        self._listing = NOTHING_LISTED
+        self._asked = self._heard = 0.0
+        self._healed: float | None = None
 
     @property
     def slot(self) -> int | None:
         """The slot to match against; None while what the node holds is in doubt."""
-        return self._slot if self._feed.state is FeedState.LIVE else None
+        return self._slot if self._position.state is FeedState.LIVE else None
 
-    def begin(self, boot: str, now: float, reason: str) -> bool:
-        return self._do(self._feed.begin(boot, reason), now)
+    @property
+    def state(self) -> FeedState:
+        return self._position.state
 
-    def batch(self, batch: EventBatch, now: float) -> bool:
-        return self._do(self._feed.batch(batch), now)
+    @property
+    def listing(self) -> Listing:
+        """What was applied so far, in short: the node's own listing where nothing is amiss."""
+        return self._listing
 
-    def chunk(self, chunk: SnapshotChunk, now: float) -> bool:
-        return self._do(self._feed.chunk(chunk), now)
+    def begin(self, boot: str, now: float, reason: str) -> Subscribe | None:
+        """A link to ``boot`` is up."""
+        self._heard = now
+        return self._take(Begin(boot, reason), now)
 
-    def overdue(self, now: float) -> bool:
-        return self._feed.state is FeedState.SNAPSHOT and now - self._asked > SNAPSHOT_S
+    def batch(self, batch: EventBatch, now: float) -> Subscribe | None:
+        """Raises Malformed where its keys are none; it then counts as missed."""
+        for event in batch.events:
+            if not isinstance(event, Cleared):
+                count_keys(event.keys)
+        self._heard = now
+        ask = self._take(batch, now)
+        return ask or self._compare(batch, now)
+
+    def chunk(self, chunk: SnapshotChunk, now: float) -> Subscribe | None:
+        """Raises Malformed where its keys are none."""
+        count_keys(chunk.keys)
+        return self._take(chunk, now)
+
+    def tick(self, now: float) -> Subscribe | None:
+        """To be called about once a second."""
+        waited = now - self._asked
+        match self._position.state:
+            case FeedState.SYNCING if waited > SNAPSHOT_S:
+                return self._take(Overdue(), now)
+            case FeedState.GAP if waited > REPLAY_S:
+                return self._take(Overdue(), now)
+            case FeedState.LIVE if now - self._heard > QUIET_S:
+                return self._take(Quiet(), now)
+            case _:
+                return None
 
     def end(self) -> None:
         """Nothing is known of the node any more."""
-        self._feed = Feed()
+        self._position, self._listing, self._healed = Position(), NOTHING_LISTED, None
+        self._metrics.drift_gone(self._node)
         if self._slot is not None:
             self._index.close_slot(self._slot)
             self._slot = None
 
-    def _do(self, effects: Sequence[Effect], now: float) -> bool:
-        resubscribe = False
+    def _compare(self, batch: EventBatch, now: float) -> Subscribe | None:
+        if batch.listing is None or self._position.state is not FeedState.LIVE or batch.seq != self._position.applied:
+            return None
+        mine, theirs = self._listing, batch.listing
+        if mine == theirs:
+            self._metrics.drift(self._node, 0)
+            return None
+        self._metrics.drift(self._node, max(1, abs(mine.count - theirs.count)))
+        if self._healed is not None and now - self._healed < DRIFT_S:
+            return None
+        self._healed = now
+        return self._take(Drifted(), now)
+
+    def _take(self, input_: Input, now: float) -> Subscribe | None:
+        self._position, effects = step(self._position, input_)
+        return self._do(effects, now)
+
+    def _do(self, effects: Sequence[Effect], now: float) -> Subscribe | None:
+        subscribe: Subscribe | None = None
         for effect in effects:
             match effect:
                 case Clear():
                     self._renew_slot()
                 case Load():
-                    self._index.store(self._open(), split_keys(effect.keys), effect.tier)
+                    self._store(effect.keys, effect.tier)
                 case Apply():
                     self._apply(effect.batch)
-                case Resubscribe():
+                case Ask():
                     self._metrics.resyncs.labels(effect.reason).inc()
                     self._asked = now
-                    resubscribe = True
+                    subscribe = Subscribe()
+                    if effect.after is not None:
+                        subscribe = Subscribe(boot=self._position.boot, after=effect.after)
+                case Ignored():
+                    self._metrics.events_ignored.labels(effect.reason).inc()
         self._index.sweep()
-        return resubscribe
+        return subscribe
 
     def _apply(self, batch: EventBatch) -> None:
         for event in batch.events:
             match event:
                 case Stored():
-                    self._index.store(self._open(), split_keys(event.keys), event.tier)
+                    self._store(event.keys, event.tier)
                 case Removed():
                     self._index.remove(self._open(), split_keys(event.keys), event.tier)
+                    self._note(event.keys, event.tier, -1)
                 case Cleared():
                     self._renew_slot()
+
+    def _store(self, joined: bytes, tier: str) -> None:
+        self._index.store(self._open(), split_keys(joined), tier)
+        self._note(joined, tier, 1)
+
+    def _note(self, joined: bytes, tier: str, sign: int) -> None:
+        count = self._listing.count + sign * count_keys(joined)
+        self._listing = Listing(count, self._listing.digest ^ fingerprint(joined, tier))
 
     def _open(self) -> int:
         if self._slot is None:
@@ -81,3 +182,4 @@ class NodeResidency:
         if self._slot is not None:
             self._index.close_slot(self._slot)
         self._slot = self._index.open_slot()
+        self._listing = NOTHING_LISTED

@@ -89,13 +89,20 @@ class SnapshotChunk(msgspec.Struct, frozen=True, tag="snapshot_chunk", tag_field
 SNAPSHOT_CHUNK_KEYS = 16_384
 
 
-def split_keys(joined: bytes) -> list[bytes]:
-    """The single keys of a concatenation; Malformed if its length is no multiple of 32."""
+def count_keys(joined: bytes) -> int:
+    """How many keys are concatenated; Malformed if the length is no multiple of 32."""
     if len(joined) % DIGEST_BYTES:
         raise Malformed("keys", f"{len(joined)} bytes is no multiple of {DIGEST_BYTES}")
+    return len(joined) // DIGEST_BYTES
+
+
+def split_keys(joined: bytes) -> list[bytes]:
+    """The single keys of a concatenation; Malformed if its length is no multiple of 32."""
+    count_keys(joined)
     return [joined[start : start + DIGEST_BYTES] for start in range(0, len(joined), DIGEST_BYTES)]
 
 
+_WORDS = DIGEST_BYTES // 8
 _TIER_WORDS = {DEVICE: 0, HOST: 1, DISK: 2}
 
 
@@ -105,7 +112,5 @@ def fingerprint(joined: bytes, tier: str) -> int:
     Keys are uniform already, so 64 of their bits serve as they are; each tier takes other ones, so that a block that
     moves between tiers changes the digest. Malformed if the length is no multiple of 32.
     """
-    if len(joined) % DIGEST_BYTES:
-        raise Malformed("keys", f"{len(joined)} bytes is no multiple of {DIGEST_BYTES}")
-    words = struct.unpack(f"<{len(joined) // 8}Q", joined)
-    return reduce(xor, words[_TIER_WORDS.get(tier, _TIER_WORDS[DISK]) :: DIGEST_BYTES // 8], 0)
+    words = struct.unpack(f"<{count_keys(joined) * _WORDS}Q", joined)
+    return reduce(xor, words[_TIER_WORDS.get(tier, _TIER_WORDS[DISK]) :: _WORDS], 0)
