@@ -11,11 +11,12 @@ import numpy as np
 
 from kvgrove_daemon.accounting import Zone, zones
 from kvgrove_daemon.cache.chains import Chain, Marks, marks
+from kvgrove_daemon.cache.contributors import Writer
 from kvgrove_daemon.cache.store import BlockStore
 from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_protocol.chain import TOKEN_BYTES, Span, check_spans
 from kvgrove_protocol.errors import Malformed
-from kvgrove_protocol.identity import Caller, Purge, RealmInputs
+from kvgrove_protocol.identity import Caller, Contributor, Purge, RealmInputs, contributor
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class CachedPrompt:
     namespace_uid: str
     root: bytes
     marks: Marks
+    contributor: Contributor
     zones: list[Zone]
 
 
@@ -61,14 +63,22 @@ def cached_prompt(
         namespace_uid=namespace.plan.uid,
         root=realm.shared_realm(),
         marks=marks(spans, private, block_size),
+        contributor=contributor(namespace.plan.pseudonym_key, caller.tenant, caller.user),
         zones=zones(spans, tokens, realm, tag, block_size),
     )
 
 
 def chain_of(store: BlockStore, prompt: CachedPrompt, tokens: bytes) -> Chain:
     """The chain of ``tokens`` in ``store``."""
-    folds, documents = prompt.marks
-    return store.keys(prompt.root, tokens, folds, namespace=prompt.namespace_uid, documents=documents)
+    folds, documents, private_from = prompt.marks
+    return store.keys(
+        prompt.root,
+        tokens,
+        folds,
+        namespace=prompt.namespace_uid,
+        documents=documents,
+        writer=Writer(prompt.contributor, private_from),
+    )
 
 
 def _timeless(realm: RealmInputs) -> RealmInputs:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from kvgrove_daemon.cache.chains import KeyFunction
+from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer
 from kvgrove_daemon.cache.eviction import POLICIES
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, Build, Chain, NoRoom, StoreLimits
@@ -76,8 +77,9 @@ def chain_of(
     folds: Mapping[int, bytes] | None = None,
     namespace: str = "ns",
     documents: Mapping[int, tuple[str, ...]] | None = None,
+    writer: Writer = UNKNOWN_WRITER,
 ) -> Chain:
-    return store.keys(root, raw, folds or {}, namespace=namespace, documents=documents or {})
+    return store.keys(root, raw, folds or {}, namespace=namespace, documents=documents or {}, writer=writer)
 
 
 def begin(store: BlockStore, chain: Chain) -> Build:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import numpy as np
 
 from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
-from kvgrove_daemon.cache.chains import Chain, KeyFunction, KnownChains
+from kvgrove_daemon.cache.chains import KeyFunction, KnownChains
 from kvgrove_daemon.cache.incoming import NewBlocks, Tokens
 from kvgrove_daemon.cache.match import Match
 from kvgrove_daemon.cache.resident import NoRoom, ResidentBlocks
@@ -50,8 +50,18 @@ class BuildScope:
 class Build:
     """Made by `BlockStore.begin`. A context manager: leaving it by an error fails it, otherwise finishes it."""
 
-    def __init__(self, scope: BuildScope, match: Match, own_slots: list[int], bypass: BypassReason | None) -> None:
-        """Takes over the match's lease, and slots that were allocated for this build."""
+    def __init__(
+        self,
+        scope: BuildScope,
+        match: Match,
+        own_slots: list[int],
+        bypass: BypassReason | None,
+        erasures: frozenset[int] = frozenset(),
+    ) -> None:
+        """Takes over the match's lease, and slots that were allocated for this build.
+
+        ``erasures``: those that mean its chain, which was handed out before them.
+        """
         chain, reused = match.chain, match.blocks
         self.chain = chain
         self.reused_blocks = reused
@@ -62,6 +72,7 @@ class Build:
         self.state = step(BlockState.ABSENT, BlockEvent.CLAIM)
         """Of all its blocks that are not READY."""
         self._scope = scope
+        self._erasures = frozenset[int]()
         self._lease = match.take_lease()
         self._private = bytearray(reused) + bytearray(b"\1") * len(own_slots)  # by block: is the slot ours?
         self._considered = reused  # blocks below were committed, found stored, or bypassed
@@ -69,6 +80,8 @@ class Build:
         self._prompt_blocks = len(chain.keys)
         self._suffix = bytearray(chain.tokens[self._prompt_blocks * self._width :])  # from the last partial block on
         scope.live.add(self)
+        for erasure in erasures:
+            self.erase(erasure)
 
     # -- while computing -----------------------------------------------------------------------------------------------
 
@@ -150,6 +163,7 @@ class Build:
             self._tokens(first, stop),
             self.slots[first:stop],
             self._folds(first, stop),
+            chain.writer.tags(first, stop),
         )
         admitted = self._scope.resident.admit(self._lease.tail, new)
         self._lease.move(admitted.tail)
@@ -168,6 +182,12 @@ class Build:
         if self.bypass is None:
             self.bypass = reason
 
+    def erase(self, erasure: int) -> None:
+        """Its text was erased meanwhile: store nothing more, and let its own slots be wiped when it ends."""
+        self.seal(BypassReason.FENCE_MOVED)
+        self._erasures |= {erasure}
+        self._scope.resident.quarantine.owe(erasure, 1)
+
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -175,9 +195,7 @@ class Build:
         if self.state is BlockState.BUILDING and self.bypass is None and len(self._keys) > self._prompt_blocks:
             generated = self._suffix[: (len(self._keys) - self._prompt_blocks) * self._width]
             prompt = self.chain.tokens[: self._prompt_blocks * self._width]
-            c = self.chain
-            whole = Chain(c.namespace, c.root, prompt + generated, self._keys, c.block_size, c.folds, c.documents)
-            self._scope.chains.remember(whole)
+            self._scope.chains.remember(replace(self.chain, tokens=prompt + generated, keys=self._keys))
         self._end("finished")
 
     def fail(self) -> None:
@@ -205,7 +223,11 @@ class Build:
         self.state = step(self.state, BlockEvent.FAIL)
         private = self.private_slots()
         self._private = bytearray(len(self.slots))
-        self._scope.resident.free(private)
+        self._suffix.clear()
+        if self._erasures:
+            self._scope.resident.quarantine.leave(self._erasures, private)
+        else:
+            self._scope.resident.free(private)
         self._lease.release()
         self._scope.live.discard(self)
         self._scope.counters.ended[outcome] += 1

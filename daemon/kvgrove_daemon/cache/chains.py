@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer
 from kvgrove_protocol.chain import TOKEN_BYTES, Span, SpanKind, folds
 
 NO_DOCUMENTS: Final[Mapping[int, tuple[str, ...]]] = {}
@@ -49,7 +50,9 @@ class Marks(NamedTuple):
 
     folds: dict[int, bytes]
     documents: dict[int, tuple[str, ...]]
-    """Block -> ids of the documents that its fold stands for."""
+    """Block -> labels of the documents that its fold stands for."""
+    private_from: int
+    """The first block that holds a token which is not declared text, generated ones included."""
 
 
 def marks(spans: Sequence[Span], private_realm: bytes, block_size: int) -> Marks:
@@ -65,7 +68,9 @@ def marks(spans: Sequence[Span], private_realm: bytes, block_size: int) -> Marks
         if span.document is not None and span.start < span.end:
             block = span.start // block_size
             documents[block] = (*documents.get(block, ()), span.document.label)
-    return Marks(folds([*spans, answer], private_realm, block_size), documents)
+    whole = [*spans, answer]
+    private_from = next(span.start for span in whole if span.kind is SpanKind.PRIVATE and span.start < span.end)
+    return Marks(folds(whole, private_realm, block_size), documents, private_from // block_size)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,6 +86,9 @@ class Chain:
     block_size: int
     folds: Mapping[int, bytes] = field(default_factory=dict)
     documents: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    writer: Writer = UNKNOWN_WRITER
+    erasures: int = 0
+    """How many erasures its store had seen when it was made (`subjects.Erasures`)."""
 
     @property
     def token_count(self) -> int:
@@ -122,6 +130,9 @@ class KnownChains:
         tokens: bytes,
         block_folds: Mapping[int, bytes],
         documents: Mapping[int, tuple[str, ...]] = NO_DOCUMENTS,
+        *,
+        writer: Writer = UNKNOWN_WRITER,
+        erasures: int = 0,
     ) -> Chain:
         """The chain of ``tokens``, and remember it. Hashes only what no remembered chain agrees with."""
         width = self._block_size * TOKEN_BYTES
@@ -135,7 +146,7 @@ class KnownChains:
             keys += self._key_function(parent, rest, block_folds, block_size=self._block_size, first_block=shared)
         self.hashed_blocks += count - shared
         self.recalled_blocks += shared
-        chain = Chain(namespace, root, tokens, keys, self._block_size, block_folds, documents)
+        chain = Chain(namespace, root, tokens, keys, self._block_size, block_folds, documents, writer, erasures)
         if known is not None and shared == count:
             self._known.move_to_end(known)
         else:

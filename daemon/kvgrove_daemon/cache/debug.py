@@ -7,9 +7,13 @@ Must not know: anything that only a caller of the store knows. Says which fact b
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from kvgrove_daemon.cache.blocks import BlockState
+from kvgrove_daemon.cache.contributors import joined
 from kvgrove_daemon.cache.index import BlockIndex
+from kvgrove_daemon.cache.interned import Interned
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.store import BlockStore
 from kvgrove_protocol.chain import block_keys
@@ -33,6 +37,7 @@ def check(store: BlockStore, *, rehash: bool = True) -> None:
     if rehash:
         _check_keys(index)
     _check_counts(index, blocks)
+    _check_tags(index, blocks)
     _check_leases(store, blocks)
     _check_slots(store, blocks)
 
@@ -83,9 +88,23 @@ def _check_keys(index: BlockIndex) -> None:
 def _check_counts(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
     namespaces = Counter(index.namespace(block) for block in blocks)
     _demand(index.per_namespace == dict(namespaces), "blocks per namespace do not add up")
-    for what, table, column in (("root", index.roots, index.root), ("fold", index.folds, index.fold)):
-        uses = Counter(column[block] for block in blocks if column[block])
-        _demand({known: table.uses(known) for known, _, _ in table.items()} == dict(uses), f"uses of a {what} are off")
+    _check_uses("root", index.roots, index.root, blocks)
+    _check_uses("fold", index.folds, index.fold, blocks)
+    _check_uses("tag", index.tags, index.tag, blocks)
+    _check_uses("owner", index.owners, index.owner, blocks)
+
+
+def _check_uses(what: str, table: Interned[Any], column: Sequence[int], blocks: Iterable[int]) -> None:
+    uses = Counter(column[block] for block in blocks if column[block])
+    _demand({known: table.uses(known) for known, _, _ in table.items()} == dict(uses), f"uses of a {what} are off")
+
+
+def _check_tags(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
+    for block in blocks:
+        parent = index.parent[block]
+        if parent != NO_BLOCK and index.tag[parent]:
+            above, below = index.tag_of(parent), index.tag_of(block)
+            _demand(joined(above, below) == above, f"block {block} was contributed to by more than its parent")
 
 
 def _check_leases(store: BlockStore, blocks: dict[int, BlockState]) -> None:
@@ -114,10 +133,11 @@ def _check_slots(store: BlockStore, blocks: dict[int, BlockState]) -> None:
     holders = Counter(resident.index.slot[block] for block in blocks)
     for build in store._scope.live:
         holders.update(build.private_slots())
+    holders.update(slot for slot in range(resident.pool.num_slots) if slot in resident.quarantine)
     for run in resident.pool.free_runs():
         holders.update(run.slots())
     odd = [slot for slot in range(resident.pool.num_slots) if holders[slot] != 1]
     _demand(not odd and len(holders) == resident.pool.num_slots, f"slots without exactly one holder: {odd[:8]}")
     stats = store.stats()
-    total = stats.free + stats.ready + stats.retiring + stats.private
+    total = stats.free + stats.ready + stats.retiring + stats.private + stats.quarantined
     _demand(total == stats.slots, f"{total} slots are accounted for, of {stats.slots}")

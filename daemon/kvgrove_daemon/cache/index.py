@@ -3,7 +3,7 @@
 Role: find the longest resident prefix of a chain and prove that it is the asker's. Invariants: every listed block is
 READY and so are all its ancestors (I6), so that a chain's resident prefix is found by bisection; a match is proven by
 comparing root, folds and every token, never by keys alone (I1, ISO-01); ids of removed blocks are reused with all
-columns written anew (COR-14). Memory: about 45 bytes of columns, the tokens, and one dict entry with its key per block.
+columns written anew (COR-14). Memory: about 55 bytes of columns, the tokens, and one dict entry with its key per block.
 Must not know: who reads a block, when it gives way, where requests come from.
 
 Ids are handed out so that a chain has consecutive ones wherever possible. ``head`` of a block is the first id of the
@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
+from kvgrove_daemon.cache.contributors import DECLARED, Tag, joined, owner
 from kvgrove_daemon.cache.incoming import NewBlocks, Tokens
 from kvgrove_daemon.cache.interned import NOTHING, Interned
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.runs import Run, RunAllocator
+from kvgrove_protocol.identity import NOBODY, Contributor
 
 Ints = npt.NDArray[np.int32]
 Stretch = tuple[int, int]
@@ -58,10 +60,12 @@ class BlockIndex:
     def __init__(self, capacity: int, block_size: int) -> None:
         self.capacity = capacity
         self.block_size = block_size
-        self.roots = Interned()
+        self.roots: Interned[bytes] = Interned()
         """Root key -> id, labelled with its namespace."""
-        self.folds = Interned()
+        self.folds: Interned[bytes] = Interned()
         """Fold -> id, labelled with the documents that it stands for."""
+        self.tags: Interned[Tag] = Interned()
+        self.owners: Interned[Contributor] = Interned()
         self.per_namespace: dict[str, int] = {}
         """Blocks held, retired ones included; only namespaces that hold any."""
         self.parent, self._parents = _column(capacity)
@@ -70,6 +74,8 @@ class BlockIndex:
         self.slot, self._slots = _column(capacity)
         self.root, self._root_ids = _column(capacity)
         self.fold, self._fold_ids = _column(capacity)
+        self.tag, self._tag_ids = _column(capacity)
+        self.owner, self._owner_ids = _column(capacity)
         self._head, self._heads = _column(capacity)
         self.state = bytearray(capacity)
         self._state: npt.NDArray[np.uint8] = np.frombuffer(self.state, dtype=np.uint8)
@@ -102,9 +108,17 @@ class BlockIndex:
     def namespace(self, block: int) -> str:
         return self.roots.labels(self.root[block])[0]
 
+    def tag_of(self, block: int) -> Tag:
+        """Whose text ``block`` may hold."""
+        return self.tags.value(self.tag[block]) if self.tag[block] != NOTHING else DECLARED
+
+    def owner_of(self, block: int) -> Contributor:
+        """Who is charged for ``block``; `NOBODY` for declared text."""
+        return self.owners.value(self.owner[block]) if self.owner[block] != NOTHING else NOBODY
+
     def tokens(self, block: int) -> bytes:
         """Little-endian uint32, one block. A copy."""
-        return self._tokens[block].tobytes()
+        return bytes(self._tokens[block].data)
 
     def none_listed(self, keys: Sequence[bytes]) -> bool:
         """Whether no key is listed, and none is named twice."""
@@ -215,6 +229,7 @@ class BlockIndex:
             self._slots[low:high] = slot_values[done:until]
             self._root_ids[low:high] = root_id
             self._fold_ids[low:high] = NOTHING
+            self._tag_ids[low:high] = self._owner_ids[low:high] = NOTHING
             self._state[low:high] = _READY_AFTER_COMMIT
             self._tokens[low:high] = wanted[done:until]
             self._keys[low:high] = new.keys[done:until]
@@ -225,6 +240,7 @@ class BlockIndex:
             if parent != NO_BLOCK:
                 self.children[parent] += 1
             parent, done = high - 1, until
+        self._mark(self.last_ids(parent, count), new)
         return parent
 
     def unlist(self, block: int) -> bytes:
@@ -248,10 +264,23 @@ class BlockIndex:
         self.roots.release(self.root[block])
         if self.fold[block] != NOTHING:
             self.folds.release(self.fold[block])
+        if self.tag[block] != NOTHING:
+            self.tags.release(self.tag[block])
+        if self.owner[block] != NOTHING:
+            self.owners.release(self.owner[block])
         self._keys[block] = b""
         self.state[block] = _FREED
         self._vacant.append(block)
         return parent
+
+    def scrub(self) -> None:
+        """Overwrite the tokens of all blocks that are not held; their keys went with them. O(capacity)."""
+        self._tokens[self._state == BlockState.ABSENT] = 0
+
+    def scrub_row(self, block: int) -> None:
+        """The same for one block that was just removed."""
+        self._require(block, BlockState.ABSENT)
+        self._tokens[block] = 0
 
     def _require(self, block: int, state: BlockState) -> None:
         if self.state[block] != state:
@@ -269,6 +298,40 @@ class BlockIndex:
             raise ValueError(f"{count} blocks do not fit: {self._ids.free_count} ids of {self.capacity} are free")
         return runs
 
+    def contribute(self, tail: int, first: int, tag: Tag) -> None:
+        """Add ``tag`` to blocks ``first`` to the tail of the chain that ends at ``tail``.
+
+        Vectorised: a chain has few different tags, in long runs.
+        """
+        missing = self.depth[tail] + 1 - first if tag and tail != NO_BLOCK else 0
+        while missing > 0:
+            low = max(self._head[tail], tail + 1 - missing)
+            column = self._tag_ids[low : tail + 1]
+            borders = np.flatnonzero(column[1:] != column[:-1]) + 1
+            for at, until in zip([0, *borders.tolist()], [*borders.tolist(), len(column)], strict=True):
+                held = int(column[at])
+                now = joined(self.tags.value(held) if held != NOTHING else DECLARED, tag)
+                grown = self.tags.hold(now, until - at)  # before the old one goes: they may be the same
+                if held != NOTHING:
+                    self.tags.release(held, until - at)
+                column[at:until] = grown
+            missing -= tail + 1 - low
+            tail = self.parent[low]
+
+    def contribute_above(self, tail: int, tag: Tag) -> None:
+        """Add ``tag`` to the private part of the chain that ends at ``tail``, if it is not covered there."""
+        held = self.tag_of(tail)
+        if held and joined(held, tag) != held:
+            tagged = self._tag_ids[self.chain_ids(tail)] != NOTHING
+            self.contribute(tail, int(tagged.argmax()), tag)
+
+    def _mark(self, ids: Ints, new: NewBlocks) -> None:
+        """Write tags and owners of blocks that were just listed."""
+        for first, stop, tag in new.tag_runs():
+            if tag:
+                self._tag_ids[ids[first:stop]] = self.tags.hold(tag, stop - first)
+                self._owner_ids[ids[first:stop]] = self.owners.hold(owner(tag), stop - first)
+
     # -- selecting -----------------------------------------------------------------------------------------------------
 
     def ready_ids(self) -> npt.NDArray[np.int64]:
@@ -279,21 +342,32 @@ class BlockIndex:
     def count_ready(self, marked: npt.NDArray[np.bool_]) -> int:
         return int(np.count_nonzero(self._state[marked] == BlockState.READY))
 
-    def subtree_ids(self, root_ids: Iterable[int], fold_ids: Iterable[int] | None) -> npt.NDArray[np.int64]:
-        """READY blocks under ``root_ids`` (with ``fold_ids``: that carry one of them) and their descendants.
-
-        Children before parents. O(capacity x log depth), vectorised: for drops, which are rare.
+    def subtree_ids(
+        self,
+        root_ids: Iterable[int],
+        fold_ids: Iterable[int] | None,
+        tag_ids: Iterable[int] | None = None,
+        *,
+        state: BlockState = BlockState.READY,
+    ) -> npt.NDArray[np.int64]:
+        """Blocks in ``state`` under ``root_ids`` (with ``fold_ids`` and ``tag_ids``: that carry one of each, or descend
+        from one that does). Children before parents. O(capacity x log depth), vectorised: for drops, which are rare.
         """
-        chosen: npt.NDArray[Any] = np.isin(self._root_ids, list(root_ids)) & (self._state == BlockState.READY)
+        held = self._state != BlockState.ABSENT
+        chosen: npt.NDArray[Any] = np.isin(self._root_ids, list(root_ids)) & held
         if fold_ids is not None:
-            hit = chosen & np.isin(self._fold_ids, list(fold_ids))
-            ancestor = np.where(self._state != BlockState.ABSENT, self._parents, NO_BLOCK)
-            while (up := ancestor != NO_BLOCK).any():  # each round doubles how far up a block has looked
-                hit[up] |= hit[ancestor[up]]
-                ancestor = np.where(up, ancestor[ancestor], NO_BLOCK)
-            chosen &= hit
-        ids = np.flatnonzero(chosen)
+            chosen = self._with_descendants(chosen & np.isin(self._fold_ids, list(fold_ids)), held)
+        if tag_ids is not None:
+            chosen = self._with_descendants(chosen & np.isin(self._tag_ids, list(tag_ids)), held)
+        ids = np.flatnonzero(chosen & (self._state == state))
         return ids[np.argsort(-self._depths[ids], kind="stable")]
+
+    def _with_descendants(self, hit: npt.NDArray[np.bool_], held: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        ancestor = np.where(held, self._parents, NO_BLOCK)
+        while (up := ancestor != NO_BLOCK).any():  # each round doubles how far up a block has looked
+            hit[up] |= hit[ancestor[up]]
+            ancestor = np.where(up, ancestor[ancestor], NO_BLOCK)
+        return hit
 
     def entries(self) -> Iterator[tuple[int, BlockState, Tokens]]:
         """``(id, state, tokens)`` of every block that is held: for checks."""

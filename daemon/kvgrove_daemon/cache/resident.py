@@ -22,6 +22,7 @@ from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.incoming import NewBlocks
 from kvgrove_daemon.cache.index import BlockIndex, Ints
 from kvgrove_daemon.cache.leases import NO_BLOCK, LeaseTable
+from kvgrove_daemon.cache.quarantine import Quarantine
 from kvgrove_daemon.cache.runs import Run, RunAllocator
 from kvgrove_protocol.reasons import BypassReason
 
@@ -71,10 +72,18 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Counts of one drop: all are unreadable, ``held`` of them keep their slots until their readers have gone."""
+    """One drop: ``blocks`` became unreadable, ``held`` of them keep their slots until their readers have gone.
+
+    An erasure has a number, and ``slots`` names what it freed: with a wiper (`Quarantine.wiper`) they are in quarantine
+    until `release`. What ``held`` blocks and ``builds`` under way still use is named to the wiper when they end.
+    """
 
     blocks: int
     held: int
+    slots: tuple[int, ...] = ()
+    erasure: int = 0
+    builds: int = 0
+    """Builds under way that hold text of the subject: they store nothing more."""
 
 
 class ResidentBlocks:
@@ -86,6 +95,7 @@ class ResidentBlocks:
         self.pool = pool
         self.index = BlockIndex(pool.num_slots, block_size)
         self.leases = LeaseTable(self._idle)
+        self.quarantine = Quarantine(pool)
         self.policy = policy
         self.ghosts = ghosts
         self.ceilings: dict[str, int] = {}
@@ -93,6 +103,7 @@ class ResidentBlocks:
         self.collisions = 0
         self.no_room = 0
         self.removed: Counter[RemovalCause] = Counter()
+        self._late: dict[int, frozenset[int]] = {}  # retired block that is still read -> erasures that mean it
         self._sink = sink
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -140,6 +151,7 @@ class ResidentBlocks:
         if count == 0:
             return []
         if after is not None and (run := self.pool.extend(Run(after, 1), count)) is not None:
+            self.quarantine.written([run])
             return list(run.slots())
         missing = count - self.pool.free_count
         if missing > 0:
@@ -152,6 +164,7 @@ class ResidentBlocks:
             raise RuntimeError(
                 f"{self.pool.free_count} slots are free after room for {count} was made: accounting broke"
             )
+        self.quarantine.written(runs)
         return [slot for run in runs for slot in run.slots()]
 
     def admit(self, parent: int, new: NewBlocks) -> Admitted:
@@ -169,6 +182,7 @@ class ResidentBlocks:
                 self.collisions += 1
                 return Admitted(tail, at, 0, BypassReason.COLD)
             tail, at = block, at + 1
+        self._contribute(tail, at, new)
         if at == len(new):
             return Admitted(tail, at, 0)
         if not index.none_listed(new.keys[at:]):
@@ -183,6 +197,17 @@ class ResidentBlocks:
             self.ghosts.discard(stored.keys)
             self._sink.on_stored(stored.keys)
         return Admitted(tail, at, count, refused)
+
+    def _contribute(self, tail: int, duplicates: int, new: NewBlocks) -> None:
+        """What was there already may hold text of these contributors too: along a chain tags only shrink."""
+        if tail == NO_BLOCK:
+            return
+        ids = self.index.last_ids(tail, duplicates) if duplicates else ()
+        for first, stop, tag in new.tag_runs():
+            if first < duplicates:
+                low, high = int(ids[first]), int(ids[min(stop, duplicates) - 1])
+                self.index.contribute(high, self.index.depth[low], tag)
+        self.index.contribute_above(tail, new.tag_at(duplicates))
 
     def _within_ceiling(self, namespace: str, wanted: int, tail: int) -> int:
         """How many of ``wanted`` blocks may be added: over its ceiling, a namespace gives up its own oldest."""
@@ -210,19 +235,43 @@ class ResidentBlocks:
         self._gone(keys, slots, cause)
         return len(keys)
 
-    def drop(self, roots: Sequence[int], folds: Sequence[int] | None, cause: RemovalCause) -> Dropped:
-        """Make all blocks under these roots (with ``folds``: that carry one of these) and below them unreadable.
+    def drop(
+        self,
+        roots: Sequence[int],
+        folds: Sequence[int] | None,
+        tags: Sequence[int] | None,
+        cause: RemovalCause,
+        erasure: int = 0,
+    ) -> Dropped:
+        """Make all blocks under these roots (with ``folds``, ``tags``: that carry one of these) and below them
+        unreadable.
 
-        Slots of blocks that are still read come back when their readers have gone.
+        Slots of blocks that are still read come back when their readers have gone. With ``erasure``, its number, no
+        trace of the blocks is left: their tokens and keys are overwritten, their history is forgotten.
         """
-        blocks = [int(block) for block in self.index.subtree_ids(roots, folds)]
+        blocks = [int(block) for block in self.index.subtree_ids(roots, folds, tags)]
         keys = [self.index.unlist(block) for block in blocks]
         slots: list[int] = []
         for block in blocks:  # children first
             if self._is_reapable(block):
                 self._remove(block, slots)
-        self._gone(keys, slots, cause)
-        return Dropped(len(blocks), len(blocks) - len(slots))
+        held = len(blocks) - len(slots)
+        if not erasure:
+            self._gone(keys, slots, cause)
+            return Dropped(len(blocks), held, tuple(slots))
+        late = self.index.subtree_ids(roots, folds, tags, state=BlockState.EVICTING).tolist()
+        for block in late:  # also those that were retired before, and are read until now
+            self._late[block] = self._late.get(block, frozenset()) | {erasure}
+        self.quarantine.owe(erasure, len(late))
+        self._count_removed(keys, cause)
+        self._forget()
+        return Dropped(len(blocks), held, self.quarantine.enter(slots), erasure)
+
+    def _forget(self) -> None:
+        """Keys and tokens of all that is not held any more: what gave way earlier cannot be told apart by subject."""
+        self.index.scrub()
+        self.ghosts.clear()
+        self.policy.forget()
 
     def free(self, slots: Sequence[int]) -> None:
         """Give back slots that never became resident."""
@@ -233,7 +282,11 @@ class ResidentBlocks:
         """The last lease on ``block`` has ended."""
         slots: list[int] = []
         while block != NO_BLOCK and self._is_reapable(block):
-            block = self._remove(block, slots)
+            erasures = self._late.pop(block, None)
+            at, block = block, self._remove(block, slots)
+            if erasures is not None:
+                self.index.scrub_row(at)
+                self.quarantine.leave(erasures, [slots.pop()])
         self.free(slots)
         if block != NO_BLOCK and self._is_evictable(block):
             self.policy.offer(block, self.index.namespace(block))
@@ -253,9 +306,12 @@ class ResidentBlocks:
 
     def _gone(self, keys: Sequence[bytes], slots: Sequence[int], cause: RemovalCause) -> None:
         self.free(slots)
+        self.ghosts.record(keys, cause)
+        self._count_removed(keys, cause)
+
+    def _count_removed(self, keys: Sequence[bytes], cause: RemovalCause) -> None:
         if keys:
             self.removed[cause] += len(keys)
-            self.ghosts.record(keys, cause)
             self._sink.on_removed(keys)
 
     def _is_evictable(self, block: int) -> bool:

@@ -8,7 +8,8 @@ Must not know: engines, torch, sockets, clocks, fences.
 A request's way through it::
 
     marks = marks(spans, private_realm, block_size)
-    chain = store.keys(root, tokens, marks.folds, namespace=uid, documents=marks.documents)
+    writer = Writer(contributor, marks.private_from)
+    chain = store.keys(root, tokens, marks.folds, namespace=uid, documents=marks.documents, writer=writer)
     with store.match(chain) as match:
         build = store.begin(match, spare_tokens=max_new_tokens)
     if isinstance(build, NoRoom): ...
@@ -22,20 +23,24 @@ A request's way through it::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvgrove_daemon.cache.build import Build, BuildCounters, BuildScope
 from kvgrove_daemon.cache.chains import NO_DOCUMENTS, Chain, KeyFunction, KnownChains
+from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer, covers, means
 from kvgrove_daemon.cache.eviction import EvictionPolicy, LeafLRU
 from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.match import Match
+from kvgrove_daemon.cache.quarantine import Wiper
 from kvgrove_daemon.cache.resident import Dropped, NoRoom, ResidencySink, ResidentBlocks, SilentSink
 from kvgrove_daemon.cache.runs import RunAllocator
-from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys, names_document
+from kvgrove_daemon.cache.subjects import Erasures, Subject
+from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys
 from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.identity import Contributor
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
 __all__ = ["BlockStore", "Build", "Chain", "Dropped", "Match", "NoRoom", "StoreLimits", "StoreStats", "Usage"]
@@ -77,7 +82,8 @@ class StoreStats:
     ready: int
     retiring: int
     private: int
-    """``free + ready + retiring + private = slots``."""
+    quarantined: int
+    """Erased, and not known to be wiped. ``free + ready + retiring + private + quarantined = slots``."""
     leases: int
     builds: int
     matches: int
@@ -121,6 +127,7 @@ class BlockStore:
         )
         self._chains = KnownChains(self.limits.known_chain_bytes, block_size, key_function)
         self._scope = BuildScope(self._resident, self._chains, set(), BuildCounters(), key_function)
+        self._erasures = Erasures()
         self._matches = 0
         self._relieving = False
 
@@ -134,14 +141,24 @@ class BlockStore:
         *,
         namespace: str,
         documents: Mapping[int, Sequence[str]] = NO_DOCUMENTS,
+        writer: Writer = UNKNOWN_WRITER,
     ) -> Chain:
         """The chain of ``tokens`` (little-endian uint32) under ``root``, the shared realm of ``namespace`` (its UID).
 
-        ``folds`` and ``documents`` come from `chains.marks`. Costs one hash per block that was not seen lately.
+        ``folds``, ``documents`` and where ``writer``'s text begins come from `chains.marks`. Without a writer each
+        erasure of a contributor means the whole chain. Costs one hash per block that was not seen lately.
         """
         if len(tokens) % TOKEN_BYTES:
             raise Malformed("tokens", f"{len(tokens)} bytes is no multiple of {TOKEN_BYTES}")
-        return self._chains.chain(namespace, root, tokens, folds, {at: tuple(names) for at, names in documents.items()})
+        return self._chains.chain(
+            namespace,
+            root,
+            tokens,
+            folds,
+            {at: tuple(names) for at, names in documents.items()},
+            writer=writer,
+            erasures=self._erasures.count,
+        )
 
     def match(self, chain: Chain, *, limit_tokens: int | None = None) -> Match:
         """The longest proven resident prefix, under a lease that this call takes.
@@ -181,7 +198,12 @@ class BlockStore:
         taken = self._resident.allocate(wanted, spare=-(-spare_tokens // self.block_size), after=after)
         if isinstance(taken, NoRoom):
             return taken
-        return Build(self._scope, match, taken, bypass)
+        tail, writer = match.tail, match.chain.writer
+        if tail != NO_BLOCK and match.blocks > writer.private_from and bypass is None:
+            index = self._resident.index
+            if not covers(index.tag_of(tail), writer.contributor):  # then all before it lack it or not, too
+                index.contribute(tail, writer.private_from, writer.tag)
+        return Build(self._scope, match, taken, bypass, self._erasures.meaning(match.chain))
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
@@ -217,45 +239,74 @@ class BlockStore:
         namespace: str | None = None,
         root: bytes | None = None,
         document: str | None = None,
+        contributor: Contributor | None = None,
     ) -> Dropped:
-        """Reclaim what matches all of the given: unreadable on return, and no build under way stores more of it.
+        """Reclaim what matches all of the given, and all that follows it: unreadable on return, and no build under way
+        stores more of it. Slots that are still read come back when their readers have gone.
 
-        Slots that are still read come back when their readers have gone. Raises ValueError when nothing is given.
+        ``document``: its id, or the label of one version. ``contributor``: a tenant (without ``user``: all of its
+        blocks), or one user of it (also blocks of unknown users of the tenant, and blocks that too many contributed
+        to, to tell them apart). Declared texts are nobody's.
+
+        With `RemovalCause.ERASE` it is an erasure: see `Dropped` and `wipe_with`; chains that were handed out before it
+        are stored no more, whenever they are begun. Raises ValueError when nothing is given.
         """
-        if namespace is None and root is None and document is None:
-            raise ValueError("name a namespace, a root or a document; clear() drops everything")
-        return self._drop(cause, namespace, root, document)
+        if namespace is None and root is None and document is None and contributor is None:
+            raise ValueError("name a namespace, a root, a document or a contributor; clear() drops everything")
+        if contributor is not None and not contributor.tenant:
+            raise ValueError("contributor: an erasure of a user names their tenant too")
+        return self._drop(cause, Subject(namespace, root, document, contributor))
 
     def clear(self) -> Dropped:
         """Drop everything."""
         self._resident.ghosts.clear()
-        return self._drop(RemovalCause.CLEAR, None, None, None)
+        return self._drop(RemovalCause.CLEAR, Subject())
 
-    def _drop(self, cause: RemovalCause, namespace: str | None, root: bytes | None, document: str | None) -> Dropped:
-        def concerned(chain: Chain) -> bool:
-            return (
-                namespace in (None, chain.namespace)
-                and root in (None, chain.root)
-                and (
-                    document is None
-                    or any(names_document(document, each) for labels in chain.documents.values() for each in labels)
-                )
-            )
-
-        for build in [build for build in self._scope.live if concerned(build.chain)]:
-            build.seal(BypassReason.FENCE_MOVED)
-        self._chains.forget(concerned)
+    def _drop(self, cause: RemovalCause, subject: Subject) -> Dropped:
+        erasure = self._erasures.add(subject) if cause is RemovalCause.ERASE else 0
+        builds = [build for build in self._scope.live if subject.means(build.chain)]
+        for build in builds:
+            if erasure:
+                build.erase(erasure)
+            else:
+                build.seal(BypassReason.FENCE_MOVED)
+        self._chains.forget(subject.may_be_remembered_in)
         index = self._resident.index
         roots = [
             known
             for known, value, labels in index.roots.items()
-            if root in (None, value) and namespace in (None, *labels)
+            if subject.root in (None, value) and subject.namespace in (None, *labels)
         ]
-        folds = None
-        if document is not None:
-            known_folds = index.folds.items()
-            folds = [fold for fold, _, labels in known_folds if any(names_document(document, each) for each in labels)]
-        return self._resident.drop(roots, folds, cause)
+        folds = tags = None
+        if subject.document is not None:
+            folds = [known for known, _, labels in index.folds.items() if any(map(subject.means_document, labels))]
+        if subject.contributor is not None:
+            tags = [known for known, tag, _ in index.tags.items() if means(subject.contributor, tag)]
+        dropped = self._resident.drop(roots, folds, tags, cause, erasure)
+        return replace(dropped, builds=len(builds))
+
+    def wipe_with(self, wiper: Wiper | None) -> None:
+        """From now on slots of erased blocks stay in quarantine until `release`.
+
+        Those freed by `drop` itself are in its answer; ``wiper`` is told of those that are left later. None: nobody
+        wipes, and nothing is held back any more.
+        """
+        self._resident.quarantine.wiper = wiper
+
+    def release(self, slots: Iterable[int]) -> None:
+        """Slots in quarantine were wiped and may be used again. Raises ValueError for one that is not there."""
+        self._resident.quarantine.release(slots)
+
+    def take_dirty(self, limit: int) -> tuple[int, ...]:
+        """Up to ``limit`` free slots that may still hold bytes of blocks that gave way: in quarantine until `release`.
+
+        An erasure is complete when there are none left, and `owing` of it is 0.
+        """
+        return self._resident.quarantine.take_dirty(limit)
+
+    def owing(self, erasure: int) -> int:
+        """How many blocks and builds of an erasure (`Dropped.erasure`) still keep slots that will be named later."""
+        return self._resident.quarantine.owing(erasure)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +332,8 @@ class BlockStore:
             free=pool.free_count,
             ready=len(index),
             retiring=index.held - len(index),
-            private=pool.used_count - index.held,
+            private=pool.used_count - index.held - len(resident.quarantine),
+            quarantined=len(resident.quarantine),
             leases=resident.leases.active,
             builds=len(self._scope.live),
             matches=self._matches,

@@ -108,6 +108,9 @@ class CostAware:
     def victims(self, evictable: Callable[[int], bool], group: str | None = None) -> Iterator[int]:
         return self._leaves.victims(evictable, group)
 
+    def forget(self) -> None:
+        self._departed.clear()
+
     def knows(self, block: int, group: str) -> bool:
         return self._leaves.holds(block, group)
 

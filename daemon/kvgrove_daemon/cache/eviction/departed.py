@@ -38,3 +38,9 @@ class Departed:
         value = self._values[at]
         self._values[at] = 0
         return value
+
+    def clear(self) -> None:
+        """Forget all: their places are overwritten."""
+        for column in (self._tags, self._values, self._serials):
+            column[:] = array(column.typecode, bytes(8 * len(column)))
+        self._serial = 0

@@ -44,5 +44,8 @@ class LeafLRU:
     def victims(self, evictable: Callable[[int], bool], group: str | None = None) -> Iterator[int]:
         return self._leaves.victims(evictable, group)
 
+    def forget(self) -> None:
+        """It never keeps any."""
+
     def knows(self, block: int, group: str) -> bool:
         return self._leaves.holds(block, group)

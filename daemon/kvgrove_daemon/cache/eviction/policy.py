@@ -37,5 +37,8 @@ class EvictionPolicy(Protocol):
         The caller removes each block that it takes before it asks for the next one, and may stop at any time.
         """
 
+    def forget(self) -> None:
+        """Keep no memory of keys that are gone."""
+
     def knows(self, block: int, group: str) -> bool:
         """Whether ``block`` can still come up as a victim: for checks, may be slow."""

@@ -67,6 +67,9 @@ class S3Fifo:
         while (block := self._next(evictable, group)) is not None:
             yield block
 
+    def forget(self) -> None:
+        self._departed.clear()
+
     def knows(self, block: int, group: str) -> bool:
         return self._small.holds(block, group) or self._main.holds(block, group)
 
