@@ -109,7 +109,7 @@ class Supervisor:
             self._resources = resources
             await self._save(self._with_uids(resources))
             self._desire(await asyncio.to_thread(find_files, resources))
-            await self._plan(observe(self._ledger.members, self._erased()))
+            await self._plan(self._observe())
         self._changed()
 
     async def member_ended(self, name: str) -> None:
@@ -204,7 +204,7 @@ class Supervisor:
         """Plan again if the fleet reports something that plans depend on, or something that waited is due."""
         if self._planned is None:
             return
-        observed, due = observe(self._ledger.members, self._erased()), self._planned.due
+        observed, due = self._observe(), self._planned.due
         if observed != self._observed or (due is not None and due <= self._wall_clock()):
             await self._plan(observed)
 
@@ -218,8 +218,16 @@ class Supervisor:
         if before is None or not planned.same_plan(before):
             await self._step(PlanIssued(self._clock(), planned.issued()))
 
-    def _erased(self) -> list[str]:
-        return [uid for uid in self._state.plan.removed if self._ledger.erased(uid)]
+    def _observe(self) -> Observed:
+        plan = self._state.plan
+        erased = [uid for uid in plan.removed if self._ledger.erased(uid)]
+        proofs = {
+            erasure: proof
+            for uid in plan.namespaces
+            for erasure, proof in self._ledger.proofs(uid).items()
+            if proof.complete
+        }
+        return observe(self._ledger.members, erased, proofs)
 
     def _with_uids(self, resources: Resources) -> FleetState:
         """A UID for each name that is new; a name that is gone loses its own, so that one of that name is another."""

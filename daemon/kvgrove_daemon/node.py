@@ -41,10 +41,12 @@ from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
-from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport, Receipt
+from kvgrove_link.member_key import MemberKey
+from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport
 from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.errors import KvgroveError, Retryable, Terminal
 from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.receipts import EraseOutcome, Place, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +64,9 @@ class Node:
         for name in remove_dead_segments(settings.member, self.boot):
             log.info("removed %s, left by an earlier boot", name)
         self._memory = MemoryFile.load(settings.state_dir / "memory.json")
+        self._key = MemberKey.load_or_make(settings.state_dir / "receipts.key")
         self._table = PlanTable()
         self._leases = LeaseTable()
-        self._receipts: dict[str, Receipt] = {}
         self.metrics = NodeMetrics()
         event_log = EventLog(self.boot)
         self._arenas = 0
@@ -193,6 +195,7 @@ class Node:
             address=self.address,
             epochs_seen=dict(self._memory.epochs),
             namespace_uids=sorted(self._memory.epochs),
+            public_key=self._key.public,
         )
 
     def _on_plan(self, plan: NodePlan) -> None:
@@ -240,7 +243,18 @@ class Node:
             namespaces.append(
                 NamespaceReport(uid=uid, fence=nothing, purge_counter=seen, code=problem.code, message=problem.message)
             )
-        receipts = [Receipt(uid=uid, places={"host": blocks}) for uid, blocks in published.dropped.items()]
+        receipts = [
+            self._key.sign(
+                Receipt(
+                    uid=uid,
+                    member=self._settings.member,
+                    boot=self.boot,
+                    outcome=EraseOutcome.PROVEN,
+                    places={Place.HOST: blocks},
+                )
+            )
+            for uid, blocks in published.dropped.items()
+        ]
         return NodeReport(
             report_id=report_id,
             applied=table.revision,

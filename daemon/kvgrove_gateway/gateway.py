@@ -22,6 +22,7 @@ from kvgrove_gateway.auth import KeyRing
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.bodies import BodyStore
 from kvgrove_gateway.chat import Chat
+from kvgrove_gateway.erasures import Erasures
 from kvgrove_gateway.errors import ApiError
 from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.metrics import Metrics
@@ -36,7 +37,9 @@ from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
+from kvgrove_link.member_key import MemberKey
 from kvgrove_protocol.control import GATEWAY, Hello, NamespaceReport, NodeEndpoint, NodePlan, NodeReport
+from kvgrove_protocol.receipts import Place
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +80,14 @@ class Gateway:
         self._tokenizers = TokenizerStore(
             self._fleet.bundle, self._threads, keep=limits.tokenizers, timeout_s=limits.bundle_fetch_s
         )
+        known = KnownChains(limits.known_segments)
+        self._key = MemberKey.fresh()
+        self._erasures = Erasures(settings.member, self._boot, self._key, {Place.ASSEMBLY_CACHE: known.clear})
         preparation = Preparation(
             self._bodies,
             self._tokenizers,
             self._threads,
-            KnownChains(limits.known_segments),
+            known,
             throwaway=lambda: os.urandom(32),
         )
         chat = Chat(
@@ -178,12 +184,14 @@ class Gateway:
             role=GATEWAY,
             boot=self._boot,
             namespace_uids=sorted(namespace.uid for namespace in self._board.current.namespaces),
+            public_key=self._key.public,
         )
 
     def _on_plan(self, plan: NodePlan) -> None:
         gone = {namespace.name for namespace in self._board.current.namespaces}
         directory = Directory.of(plan)
         self._board.publish(directory)
+        self._erasures.carry_out(plan)
         self._fleet.follow(plan.nodes)
         self._bodies.retain(directory.body_digests())
         self._metrics.forget(gone - {namespace.name for namespace in directory.namespaces})
@@ -202,6 +210,7 @@ class Gateway:
                 NamespaceReport(uid=each.uid, fence=each.fence, purge_counter=each.purge.counter)
                 for each in directory.namespaces
             ],
+            receipts=self._erasures.receipts(),
         )
 
     def _make_link(self, endpoint: NodeEndpoint, residency: NodeResidency) -> NodeLink:

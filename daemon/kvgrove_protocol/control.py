@@ -11,6 +11,7 @@ from kvgrove_protocol.chain import DocumentRef
 from kvgrove_protocol.codec import OLDEST_SUPPORTED_VERSION, PROTOCOL_VERSION, Codec
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import GenerationInputs, Isolation, Purge
+from kvgrove_protocol.receipts import Receipt
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -200,6 +201,8 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     """Namespace UID -> highest purge counter this member ever applied, also in earlier boots."""
     namespace_uids: list[str] = []
     """Namespaces of which this member may still hold bytes."""
+    public_key: bytes = b""
+    """What its receipts are checked with (Ed25519, 32 bytes)."""
     oldest_version: int = OLDEST_SUPPORTED_VERSION
     newest_version: int = PROTOCOL_VERSION
 
@@ -235,13 +238,6 @@ class NamespaceReport(_Part, frozen=True, kw_only=True):
     quota_ok: bool = True
     code: str = ""
     message: str = ""
-
-
-class Receipt(_Part, frozen=True, kw_only=True):
-    """Evidence of an erase: counts by place, from the one who did it."""
-
-    uid: str
-    places: dict[str, int] = {}
 
 
 class NodeReport(_Message, frozen=True, kw_only=True, tag="node_report"):

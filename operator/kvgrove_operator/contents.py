@@ -65,8 +65,9 @@ def contents(
     rules: ComingRules,
     *,
     seen: int = 0,
+    raised: bool = False,
 ) -> Contents:
-    """The contents that follow ``before``.
+    """The contents that follow ``before``; with ``raised`` under a higher revision in any case.
 
     ``kept``: bodies of the last plan, for texts that cannot be had now. ``seen``: the highest document revision that
     any member ever applied; one above the state's means that the state was lost or restored, and is exceeded.
@@ -103,7 +104,7 @@ def contents(
         found = texts.prefix(prefix, f"spec.prefixes[{index}]", old_prefixes.get(prefix.name))
         if found is not None:
             prefixes[prefix.name] = found
-    same = documents == old_documents and prefixes == old_prefixes
+    same = documents == old_documents and prefixes == old_prefixes and not raised
     revision = held_revision if before is not None and same and seen <= held_revision else max(held_revision, seen) + 1
     fresh = max(revision, epoch + 1)
     for label, entry in documents.items():

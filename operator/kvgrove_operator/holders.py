@@ -7,11 +7,15 @@ Every change of what must be durable marks the member; `flush` says what to pers
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kvgrove_operator.evidence import Evidence
 from kvgrove_operator.member_events import Issued, MemberRecord, Persist
+from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.standing import Change, Standing, step
-from kvgrove_protocol.control import DAEMON, NodeReport, Revision
+from kvgrove_operator.verification import genuine
+from kvgrove_protocol.control import Hello, NodeReport, Revision
 from kvgrove_protocol.errors import Malformed
 from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.receipts import EraseOutcome
 
 CLOCK_MARGIN = 1e-3
 """Two machines' clocks are taken to run at rates that differ by less than this (NTP slews by at most 5e-4)."""
@@ -56,6 +60,7 @@ class _Namespace:
     gone: int = 0
     """Holders that went since then."""
     holders: dict[tuple[str, str], _Holder] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
 
 
 class Holders:
@@ -89,21 +94,27 @@ class Holders:
             if namespace.issued is None or issued.fence != namespace.issued.fence:
                 _renew(namespace, revision)
             namespace.issued = issued
+            namespace.evidence.issue(issued.erasures, issued.seal, namespace.holders)
         for uid, namespace in self._namespaces.items():
             if uid not in planned and (namespace.issued is not None or namespace.since is None):
                 _renew(namespace, revision)
                 namespace.issued = None
         self.settle(now)
 
-    def acknowledge(self, member: str, boot: str, role: str, report: NodeReport) -> list[str]:
+    def acknowledge(self, hello: Hello, report: NodeReport) -> list[str]:
         """Note what ``report`` confirms; the UIDs of planned namespaces whose newest fence the member enforces.
 
-        What is to be erased is confirmed by no longer being reported, and by a daemon with a receipt as well.
+        What is to be erased is confirmed by no longer being reported and by a receipt. Receipts that the member of
+        ``hello`` has not signed prove nothing, and are passed over.
         """
+        boot = (hello.member, hello.boot)
         enforced = {namespace.uid: namespace.fence for namespace in report.namespaces}
-        receipts = {receipt.uid for receipt in report.receipts}
+        receipts = [receipt for receipt in report.receipts if genuine(receipt, hello)]
+        erased = {each.uid for each in receipts if not each.erasure and each.outcome is EraseOutcome.PROVEN}
         confirmed: list[str] = []
         for uid, namespace in self._namespaces.items():
+            of_it = [receipt for receipt in receipts if receipt.uid == uid]
+            namespace.evidence.take(boot, hello.role, of_it, hello.public_key)
             if namespace.since is None or report.applied < namespace.since:
                 continue
             if namespace.issued is not None:
@@ -111,9 +122,9 @@ class Holders:
                 if fence is None or not fence.covers(namespace.issued.fence):
                     continue
                 confirmed.append(uid)
-            elif uid in enforced or (role == DAEMON and uid not in receipts):
+            elif uid in enforced or uid not in erased:
                 continue
-            if (holder := namespace.holders.get((member, boot))) is not None:
+            if (holder := namespace.holders.get(boot)) is not None:
                 holder.standing = step(holder.standing, Change.ACKED)
         self._forget_erased()
         return confirmed
@@ -192,6 +203,14 @@ class Holders:
             gone=namespace.gone,
             pending=counts[Standing.PENDING],
         )
+
+    def proofs(self, uid: str, bearers: Iterable[tuple[str, str]] = ()) -> Mapping[str, Proof]:
+        """Erasure id -> how it stands, of the erasures of ``uid``. ``bearers``: who else may hold bytes of it."""
+        namespace = self._namespaces.get(uid)
+        if namespace is None:
+            return {}
+        namespace.evidence.expect({*namespace.holders, *bearers})
+        return namespace.evidence.proofs()
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,10 @@ class Issued:
 
     fence: Fence
     lease_seconds: float
+    erasures: tuple[str, ...] = ()
+    """Ids of what is to be erased of it."""
+    seal: bytes = b""
+    """Names the secret that survivors are to be wrapped under."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ one.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import assert_never
@@ -44,6 +44,7 @@ from kvgrove_operator.member_events import (
     SendPlan,
     Tick,
 )
+from kvgrove_operator.plan_state import Proof
 from kvgrove_protocol.control import DAEMON, Hello, LeaseGrant, NodeEndpoint, NodeReport, Refused, Revision
 
 __all__ = ["Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
@@ -115,6 +116,11 @@ class MemberLedger:
         """Whether every holder of a namespace that is planned no more gave its evidence, or is over with its lease."""
         return self._holders.invalidation(uid) is None
 
+    def proofs(self, uid: str) -> Mapping[str, Proof]:
+        """Erasure id -> how its holders stand to it, of the erasures of ``uid`` that are under way."""
+        bearers = [(view.hello.member, view.hello.boot) for view in self.members if uid in view.hello.namespace_uids]
+        return self._holders.proofs(uid, bearers)
+
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def step(self, event: Event) -> tuple[Effect, ...]:
@@ -173,7 +179,7 @@ class MemberLedger:
             return [Outranked(report.applied.term), refusal] if newly_outranked else [refusal]
         view.heard, view.report = now, report
         who = view.hello.member, view.hello.boot, view.hello.role
-        confirmed = self._holders.acknowledge(*who, report)
+        confirmed = self._holders.acknowledge(view.hello, report)
         seconds = {uid: self._holders.grant(uid, *who, now) for uid in confirmed}
         grant = LeaseGrant(report_id=report.report_id, revision=self._revision, seconds=seconds)
         effects: list[Effect] = [Send(event.peer, grant)]

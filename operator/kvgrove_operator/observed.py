@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvgrove_operator.coming import ComingWarmth
 from kvgrove_operator.members import MemberView
+from kvgrove_operator.plan_state import Proof
 from kvgrove_protocol.control import DAEMON, ModelReport
 from kvgrove_protocol.fence import Fence
 
@@ -26,9 +27,13 @@ class Observed:
     """Namespace UID -> daemon -> how warm the waiting versions of its documents are; only where any wait."""
     erased: Collection[str] = ()
     """UIDs of removed namespaces for which all evidence is there."""
+    proofs: Mapping[str, Proof] = field(default_factory=dict)
+    """Id of an erasure for which all evidence is there -> that evidence."""
 
 
-def observe(members: Iterable[MemberView], erased: Collection[str] = ()) -> Observed:
+def observe(
+    members: Iterable[MemberView], erased: Collection[str] = (), proofs: Mapping[str, Proof] | None = None
+) -> Observed:
     """What ``members`` said last: in their Hello and in their latest report."""
     daemons: set[str] = set()
     models: dict[str, dict[str, ModelReport]] = {}
@@ -49,7 +54,7 @@ def observe(members: Iterable[MemberView], erased: Collection[str] = ()) -> Obse
         if view.hello.role == DAEMON:
             for model in view.report.models:
                 models.setdefault(model.name, {})[view.hello.member] = model
-    return Observed(frozenset(daemons), models, fences, coming, frozenset(erased))
+    return Observed(frozenset(daemons), models, fences, coming, frozenset(erased), proofs or {})
 
 
 def _higher(one: Fence | None, other: Fence) -> Fence:

@@ -19,6 +19,7 @@ from kvgrove_operator.plan_namespace import Surroundings, plan_namespace
 from kvgrove_operator.plan_problems import PlanProblem
 from kvgrove_operator.plan_state import Mint, NamespaceState, PlanState
 from kvgrove_protocol.control import GATEWAY, ModelPlan, NamespacePlan, NodeEndpoint, NodePlan, Revision
+from kvgrove_protocol.receipts import seal_of
 
 __all__ = ["Desired", "DesiredModel", "Mint", "Observed", "PlanProblem", "PlanState", "Planned", "observe", "plan"]
 
@@ -53,7 +54,12 @@ class Planned:
 
     def issued(self) -> dict[str, Issued]:
         """What the ledger of members has to know of this plan."""
-        return {plan.uid: Issued(plan.fence, plan.lease_seconds) for plan in self.namespaces}
+        return {
+            plan.uid: Issued(
+                plan.fence, plan.lease_seconds, tuple(each.id for each in plan.erasures), seal_of(plan.secret)
+            )
+            for plan in self.namespaces
+        }
 
     def same_plan(self, other: "Planned") -> bool:
         """Whether members would be told the same: then there is nothing to issue."""
@@ -65,7 +71,7 @@ class Planned:
         return NodePlan(
             revision=revision,
             models=[*self.models],
-            namespaces=[replace(plan, secret=b"", pseudonym_key=b"") if gateway else plan for plan in self.namespaces],
+            namespaces=[_without_secrets(plan) if gateway else plan for plan in self.namespaces],
             erase_uids=[*self.erase_uids],
             nodes=[*nodes] if gateway else [],
         )
@@ -120,10 +126,14 @@ def _removed(
     """Those that are gone and of which something may be left. Their secrets are destroyed at once."""
     gone = {uid: held for uid, held in (state.removed | state.namespaces).items() if uid not in namespaces}
     return {
-        uid: replace(held, secret=b"", pseudonym_key=b"")
+        uid: replace(held, secret=b"", former_secret=b"", pseudonym_key=b"", erasures=())
         for uid, held in sorted(gone.items())
         if uid in state.namespaces or uid not in observed.erased
     }
+
+
+def _without_secrets(plan: NamespacePlan) -> NamespacePlan:
+    return replace(plan, secret=b"", former_secret=b"", pseudonym_key=b"")
 
 
 def _uid(resource: PromptCacheNamespace) -> str:

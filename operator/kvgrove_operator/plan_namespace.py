@@ -1,8 +1,8 @@
 """One namespace: from its declared state and what was in force to what is in force next. Pure.
 
-Purges, access changes and changed or withdrawn texts always apply, whatever else is wrong with the namespace: they are
-what somebody relies on being gone. What cannot be met (a model that does not exist, an alias that is taken, a text that
-cannot be had) leaves that part on its last good value.
+Purges, access changes, erasures and changed or withdrawn texts always apply, whatever else is wrong with the namespace:
+they are what somebody relies on being gone. What cannot be met (a model that does not exist, an alias that is taken, a
+text that cannot be had) leaves that part on its last good value.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from kvgrove_operator.aliases import AliasClaims
 from kvgrove_operator.coming import ComingRules
 from kvgrove_operator.contents import contents
 from kvgrove_operator.epochs import UNSEEN, access, purge
+from kvgrove_operator.erasures import erasures
 from kvgrove_operator.generations import Models
 from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_namespace
@@ -61,7 +62,9 @@ def plan_namespace(
         warmth=around.observed.coming.get(uid, {}),
         cut=before is None or purged != before.purge or who.revision != before.access_revision,
     )
-    texts = contents(spec, before, around.kept, rules, seen=seen.documents)
+    pseudonym_key = before.pseudonym_key if before is not None and before.pseudonym_key else around.mint.secret()
+    erased = erasures(spec.privacy.erasures, before, pseudonym_key, around.observed.proofs, around.mint)
+    texts = contents(spec, before, around.kept, rules, seen=seen.documents, raised=erased.added)
     problems += [
         of_namespace(
             name,
@@ -102,8 +105,11 @@ def plan_namespace(
         access=who.digest,
         aliases=granted,
         model=_serving(wanted, before.model if before is not None else "", around),
-        secret=before.secret if before is not None and before.secret else around.mint.secret(),
-        pseudonym_key=before.pseudonym_key if before is not None and before.pseudonym_key else around.mint.secret(),
+        secret=erased.secret,
+        former_secret=erased.former_secret,
+        pseudonym_key=pseudonym_key,
+        erasures=erased.entries,
+        erasure_epoch=erased.epoch,
     )
     if not state.model:
         return PlannedNamespace(state, None, texts.bodies, tuple(problems))
@@ -127,7 +133,9 @@ def plan_namespace(
         lease_seconds=spec.freshness.lease.seconds,
         fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
         suspended=spec.suspend,
+        erasures=erased.plans(),
         secret=state.secret,
+        former_secret=state.former_secret,
         pseudonym_key=state.pseudonym_key,
     )
     return PlannedNamespace(state, plan, texts.bodies, tuple(problems))

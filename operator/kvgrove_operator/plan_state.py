@@ -4,13 +4,15 @@ Counters only rise, and what they name is never named again; so a planner that f
 The state holds the namespaces' secrets: keep it as one keeps keys.
 """
 
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
-from kvgrove_protocol.control import ModelPlan
+from kvgrove_protocol.control import ErasurePlan, ModelPlan
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import GenerationInputs, Purge
+from kvgrove_protocol.receipts import SignedReceipt
 
 
 class Mint(Protocol):
@@ -43,6 +45,41 @@ class ComingEntry(_State, frozen=True, kw_only=True):
     """With the epoch that is reserved for it."""
     deadline: float
     """Unix seconds."""
+
+
+class Stage(StrEnum):
+    """How far an erasure is: see `erasures`."""
+
+    WAITING = "waiting"
+    CURRENT = "current"
+    DONE = "done"
+
+
+class Proof(_State, frozen=True, kw_only=True):
+    """How the recorded holders of a namespace stand to one of its erasures."""
+
+    confirmed: int = 0
+    """Gave a receipt that proves it."""
+    gone: int = 0
+    """Over, with every lease they had: without the former secret their disk is noise."""
+    pending: int = 0
+    receipts: tuple[SignedReceipt, ...] = ()
+    """The newest of each holder that gave one, whatever its outcome."""
+
+    @property
+    def complete(self) -> bool:
+        return self.pending == 0
+
+
+class ErasureState(_State, frozen=True, kw_only=True):
+    """One erasure of part of a namespace."""
+
+    name: str
+    """Of the entry that asked for it. For the status only: members are told the id."""
+    plan: ErasurePlan
+    stage: Stage
+    proof: Proof | None = None
+    """Set once it is DONE."""
 
 
 class PrefixEntry(_State, frozen=True, kw_only=True):
@@ -79,8 +116,13 @@ class NamespaceState(_State, frozen=True, kw_only=True):
     """The ModelVersion that serves; empty while none ever did."""
     secret: bytes
     """Empty once destroyed."""
+    former_secret: bytes = b""
+    """What the disk was wrapped under before the rewrap that is under way; empty once destroyed."""
     pseudonym_key: bytes = b""
     """Stays the same while the namespace lives; empty once destroyed."""
+    erasures: tuple[ErasureState, ...] = ()
+    erasure_epoch: int = 0
+    """The highest that any erasure was ever given."""
 
     @property
     def fence(self) -> Fence:

@@ -23,6 +23,7 @@ class KnownChains:
         self._max_segments = max_segments
         self._segments: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = threading.Lock()
+        self._cleared = 0
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -39,6 +40,7 @@ class KnownChains:
         keys: list[bytes] = []
         known = 0
         with self._lock:
+            cleared = self._cleared
             for digest in digests:
                 joined = self._segments.get(digest)
                 if joined is None:
@@ -56,12 +58,22 @@ class KnownChains:
         )
         if known < segments:
             with self._lock:
+                if cleared != self._cleared:
+                    return keys + fresh  # erased meanwhile: nothing of before may come back
                 for segment in range(known, segments):
                     start = (segment - known) * SEGMENT_BLOCKS
                     self._segments[digests[segment]] = b"".join(fresh[start : start + SEGMENT_BLOCKS])
                 while len(self._segments) > self._max_segments:
                     self._segments.popitem(last=False)
         return keys + fresh
+
+    def clear(self) -> int:
+        """Forget everything, what is being computed now included; answers how many segments there were."""
+        with self._lock:
+            count = len(self._segments)
+            self._segments.clear()
+            self._cleared += 1
+            return count
 
 
 def _segment_digests(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zmq.asyncio
+from receipt_rig import KEY, receipt
 
 from kvgrove_cli.errors import FleetProblem
 from kvgrove_cli.manifests import Resources, parse, take_snapshot
@@ -26,7 +27,6 @@ from kvgrove_protocol.control import (
     NamespaceReport,
     NodePlan,
     NodeReport,
-    Receipt,
     Revision,
 )
 from kvgrove_protocol.identity import GenerationInputs
@@ -66,7 +66,9 @@ class FakeNode:
         """A later term that this member claims to follow."""
 
     def hello(self) -> Hello:
-        return Hello(member=self.name, role=self.role, boot=self.boot, address=f"tcp://{self.name}:1")
+        return Hello(
+            member=self.name, role=self.role, boot=self.boot, address=f"tcp://{self.name}:1", public_key=KEY.public
+        )
 
     def take(self, plan: NodePlan) -> None:
         self.plan = plan
@@ -83,7 +85,7 @@ class FakeNode:
             namespaces=[
                 NamespaceReport(uid=n.uid, fence=n.fence, purge_counter=n.purge.counter) for n in plan.namespaces
             ],
-            receipts=[Receipt(uid=uid) for uid in plan.erase_uids],
+            receipts=[receipt(uid, member=self.name, boot=self.boot) for uid in plan.erase_uids],
         )
 
 

@@ -3,7 +3,9 @@
 from math import inf
 
 import pytest
+from receipt_rig import KEY, receipt
 
+from kvgrove_link.member_key import MemberKey
 from kvgrove_operator.holders import CLOCK_MARGIN
 from kvgrove_operator.member_events import (
     Effect,
@@ -30,12 +32,12 @@ from kvgrove_protocol.control import (
     NamespaceReport,
     NodeEndpoint,
     NodeReport,
-    Receipt,
     Refused,
     Revision,
 )
 from kvgrove_protocol.errors import Malformed
 from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.receipts import EraseOutcome, Receipt
 
 F1, F2 = Fence(1, 1, 1), Fence(1, 2, 1)
 LEASE = 10.0
@@ -43,7 +45,8 @@ RUN_OUT = LEASE * (1 + CLOCK_MARGIN)
 
 
 def hello(member: str = "node-0", boot: str = "a", role: str = DAEMON) -> Hello:
-    return Hello(member=member, role=role, boot=boot, address=f"tcp://{member}" if role == DAEMON else "")
+    address = f"tcp://{member}" if role == DAEMON else ""
+    return Hello(member=member, role=role, boot=boot, address=address, public_key=KEY.public)
 
 
 class Story:
@@ -73,7 +76,7 @@ class Story:
         member: str = "node-0",
         boot: str = "a",
         applied: Revision | None = None,
-        receipts: tuple[str, ...] = (),
+        receipts: tuple[Receipt, ...] = (),
     ) -> dict[str, float]:
         """The seconds granted."""
         self.reports += 1
@@ -81,7 +84,7 @@ class Story:
             report_id=self.reports,
             applied=applied or self.ledger.revision,
             namespaces=[NamespaceReport(uid="u1", fence=fence, purge_counter=fence.purge)] if fence else [],
-            receipts=[Receipt(uid=uid) for uid in receipts],
+            receipts=[*receipts],
         )
         self.step(ReportReceived(self.now, f"{member}/{boot}".encode(), report))
         granted: dict[str, float] = {}
@@ -404,18 +407,43 @@ def remove(story: Story) -> None:
     story.step(PlanIssued(story.now, {}))
 
 
-def test_i8_a_daemon_erases_with_a_receipt_and_a_gateway_by_no_longer_holding(story: Story) -> None:
+def test_i8_members_confirm_an_erasure_by_no_longer_holding_and_a_receipt(story: Story) -> None:
     story.join("gateway-0", role=GATEWAY)
     story.report(member="gateway-0")
     remove(story)
     story.report(None)
-    assert story.counts == (0, 0, 0, 2)
     story.report(None, member="gateway-0")
+    assert story.counts == (0, 0, 0, 2)
+    story.report(None, member="gateway-0", receipts=(receipt("u1", member="gateway-0"),))
     assert not story.ledger.erased("u1")
-    story.report(None, receipts=("u1",))
+    story.report(F1, receipts=(receipt("u1"),))
+    assert not story.ledger.erased("u1")  # it still holds it
+    story.report(None, receipts=(receipt("u1"),))
     assert story.ledger.erased("u1")
     assert story.ledger.records() == ()
     assert Persist("node-0", ()) in story.effects
+
+
+@pytest.mark.parametrize(
+    "unproven",
+    [
+        receipt("u1", outcome=EraseOutcome.PENDING),
+        receipt("u1", outcome=EraseOutcome.INCOMPLETE),
+        receipt("u2"),
+        receipt("u1", "of-a-part-only"),
+        receipt("u1", boot="b"),
+        receipt("u1", member="node-1"),
+        receipt("u1", key=MemberKey.fresh()),
+        Receipt(uid="u1", member="node-0", boot="a", outcome=EraseOutcome.PROVEN),
+    ],
+    ids=["pending", "incomplete", "another", "a part", "another boot", "another member", "another key", "unsigned"],
+)
+def test_i8_nothing_but_the_members_own_signed_proof_counts(story: Story, unproven: Receipt) -> None:
+    remove(story)
+    story.report(None, receipts=(unproven,))
+    assert not story.ledger.erased("u1")
+    story.report(None, receipts=(unproven, receipt("u1")))
+    assert story.ledger.erased("u1")
 
 
 def test_i8_a_cut_off_daemon_is_no_evidence_of_an_erasure(story: Story) -> None:
