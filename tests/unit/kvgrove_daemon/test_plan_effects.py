@@ -1,0 +1,61 @@
+"""What a swapped plan table gives back."""
+
+from collections.abc import Sequence
+
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.commands import Drop
+from kvgrove_daemon.namespaces import PlanTable
+from kvgrove_daemon.plan_effects import reclaims
+from kvgrove_protocol.control import DocumentPlan, NamespacePlan, NodePlan, Revision
+from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.identity import Purge
+
+
+def version(epoch: int, name: str = "handbook") -> DocumentPlan:
+    return DocumentPlan(name=name, version=f"v{epoch}", body=bytes([epoch]) * 32, epoch=epoch)
+
+
+def table(
+    n: int, documents: Sequence[DocumentPlan], coming: Sequence[DocumentPlan] = (), *, purge: int = 1
+) -> PlanTable:
+    namespace = NamespacePlan(
+        uid="uid-a",
+        name="team/a",
+        model="m",
+        purge=Purge(purge, bytes([purge]) * 16),
+        fence=Fence(purge, n, 1),
+        documents=[*documents],
+        coming=[*coming],
+    )
+    return PlanTable().apply(NodePlan(revision=Revision(1, n), namespaces=[namespace]), {})
+
+
+def dropped_labels(old: PlanTable, new: PlanTable) -> list[str | None]:
+    drops = reclaims(old, new, ())
+    assert all(drop == Drop(RemovalCause.VERSION, "uid-a", document=drop.document) for drop in drops)
+    return [drop.document for drop in drops]
+
+
+def test_a_changed_document_gives_its_older_version_back() -> None:
+    assert dropped_labels(table(1, [version(1)]), table(2, [version(2)])) == ["handbook@1"]
+
+
+def test_a_version_that_was_warmed_ahead_survives_the_switch_to_it() -> None:
+    waiting = table(1, [version(1)], [version(2)])
+    assert dropped_labels(table(1, [version(1)]), waiting) == []
+    assert dropped_labels(waiting, table(2, [version(2)])) == ["handbook@1"]
+
+
+def test_a_version_that_was_given_up_is_given_back() -> None:
+    assert dropped_labels(table(1, [version(1)], [version(2)]), table(2, [version(1)])) == ["handbook@2"]
+
+
+def test_a_withdrawn_document_gives_all_its_versions_back() -> None:
+    waiting = table(1, [version(1), version(1, "other")], [version(2)])
+    assert dropped_labels(waiting, table(2, [version(1, "other")])) == ["handbook@1", "handbook@2"]
+
+
+def test_a_gone_namespace_is_dropped_whole_and_an_erased_one_for_privacy() -> None:
+    gone = PlanTable().apply(NodePlan(revision=Revision(1, 2)), {})
+    assert reclaims(table(1, [version(1)]), gone, ()) == [Drop(RemovalCause.VERSION, "uid-a")]
+    assert Drop(RemovalCause.ERASE, "uid-a") in reclaims(table(1, [version(1)]), gone, ["uid-a"])
