@@ -17,7 +17,8 @@ from kvgrove_protocol.events import DISK, HOST, EventBatch, NodeLoad, SnapshotCh
 
 LOAD = NodeLoad(0, 0, 0.0, 0.0, 1)
 TIERS = (HOST, DISK)
-NUMBERS = st.integers(0, 24)
+BLOCKS = 5
+NUMBERS = st.integers(0, BLOCKS - 1)
 Block = tuple[str, int]
 
 
@@ -37,6 +38,8 @@ class Link(RuleBasedStateMachine):
         self.history: dict[tuple[str, int], frozenset[Block]] = {}
         """(boot, batch) -> what was READY after it."""
         self.boot_node()
+        self.answer()
+        self.deliver(1)
 
     def boot_node(self) -> None:
         self.boots += 1
@@ -44,6 +47,8 @@ class Link(RuleBasedStateMachine):
         self.ready: set[Block] = set()
         self.wire: list[EventBatch | SnapshotChunk] = []
         self.asks: list[Subscribe] = []
+        self.said: list[EventBatch | SnapshotChunk] = []
+        """What was delivered in this boot."""
         self.node = Followers(self.log, lambda _, message: self.wire.append(message))  # type: ignore[arg-type]
         self.history[self.log.boot, -1] = frozenset()
         self.view.end()
@@ -55,17 +60,21 @@ class Link(RuleBasedStateMachine):
 
     # -- the node ------------------------------------------------------------------------------------------------------
 
-    @rule(numbers=st.sets(NUMBERS, min_size=1), tier=st.sampled_from(TIERS))
-    def store(self, numbers: set[int], tier: str) -> None:
+    @rule(numbers=st.sets(NUMBERS, min_size=1), tier=st.sampled_from(TIERS), flush=st.booleans())
+    def store(self, numbers: set[int], tier: str, flush: bool) -> None:
         new = sorted(number for number in numbers if (tier, number) not in self.ready)
         self.log.stored([key(number) for number in new], tier)
         self.ready |= {(tier, number) for number in new}
+        if flush:
+            self.turn()
 
-    @rule(numbers=st.sets(NUMBERS, min_size=1), tier=st.sampled_from(TIERS))
-    def remove(self, numbers: set[int], tier: str) -> None:
+    @rule(numbers=st.sets(NUMBERS, min_size=1), tier=st.sampled_from(TIERS), flush=st.booleans())
+    def remove(self, numbers: set[int], tier: str, flush: bool) -> None:
         gone = sorted(number for number in numbers if (tier, number) in self.ready)
         self.log.removed([key(number) for number in gone], tier)
         self.ready -= {(tier, number) for number in gone}
+        if flush:
+            self.turn()
 
     @rule()
     def turn(self) -> None:
@@ -86,7 +95,7 @@ class Link(RuleBasedStateMachine):
 
     # -- the wire ------------------------------------------------------------------------------------------------------
 
-    @rule(at=st.integers(0, 5))
+    @rule(at=st.integers(0, 2))
     def lose(self, at: int) -> None:
         del self.wire[at : at + 1]
 
@@ -94,11 +103,11 @@ class Link(RuleBasedStateMachine):
     def lose_an_ask(self) -> None:
         del self.asks[:1]
 
-    @rule(at=st.integers(0, 5))
-    def repeat(self, at: int) -> None:
-        self.wire += self.wire[at : at + 1]
+    @rule(back=st.integers(1, 4))
+    def say_again(self, back: int) -> None:
+        self.wire[:0] = self.said[-back:][:1]
 
-    @rule(at=st.integers(0, 5))
+    @rule(at=st.integers(0, 2))
     def overtake(self, at: int) -> None:
         self.wire[:0] = [self.wire.pop(at)] if at < len(self.wire) else []
 
@@ -106,12 +115,13 @@ class Link(RuleBasedStateMachine):
     def deliver(self, count: int) -> None:
         for _ in range(min(count, len(self.wire))):
             message = self.wire.pop(0)
+            self.said.append(message)
             if isinstance(message, EventBatch):
                 self.ask(self.view.batch(message, self.now))
             else:
                 self.ask(self.view.chunk(message, self.now))
 
-    @rule(seconds=st.sampled_from([1.0, QUIET_S + 1, SNAPSHOT_S + 1]))
+    @rule(seconds=st.sampled_from([1.0, 1.0, 1.0, QUIET_S + 1, SNAPSHOT_S + 1]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.ask(self.view.tick(self.now))
@@ -121,7 +131,7 @@ class Link(RuleBasedStateMachine):
     def believed(self) -> frozenset[int]:
         slot = self.view.slot
         assert slot is not None
-        return frozenset(number for number in range(25) if self.index.holds(slot, key(number)))
+        return frozenset(number for number in range(BLOCKS) if self.index.holds(slot, key(number)))
 
     @invariant()
     def what_is_believed_was_true_at_the_batch_that_was_applied_last(self) -> None:
@@ -145,6 +155,6 @@ class Link(RuleBasedStateMachine):
 
 
 Link.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_the_view_ends_equal_to_the_node = Link.TestCase
