@@ -27,6 +27,8 @@ class RemovalCause(StrEnum):
     VERSION = "version"
     """A document, generation, policy or purge epoch moved on."""
     ERASE = "erase"
+    UNREADABLE = "unreadable"
+    """Its medium could not read it, or gave other bytes than were written."""
     CLEAR = "clear"
 
 

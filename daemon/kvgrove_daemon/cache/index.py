@@ -362,6 +362,14 @@ class BlockIndex:
         ids = np.flatnonzero(chosen & (self._state == state))
         return ids[np.argsort(-self._depths[ids], kind="stable")]
 
+    def branch_ids(self, block: int) -> npt.NDArray[np.int64]:
+        """``block`` and its descendants, as far as they are READY. Children before parents. Cost: `subtree_ids`."""
+        hit = np.zeros(self.capacity, dtype=np.bool_)
+        hit[block] = True
+        hit = self._with_descendants(hit, self._state != BlockState.ABSENT)
+        ids = np.flatnonzero(hit & (self._state == BlockState.READY))
+        return ids[np.argsort(-self._depths[ids], kind="stable")]
+
     def _with_descendants(self, hit: npt.NDArray[np.bool_], held: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         ancestor = np.where(held, self._parents, NO_BLOCK)
         while (up := ancestor != NO_BLOCK).any():  # each round doubles how far up a block has looked

@@ -249,23 +249,33 @@ class ResidentBlocks:
         Slots of blocks that are still read come back when their readers have gone. With ``erasure``, its number, no
         trace of the blocks is left: their tokens and keys are overwritten, their history is forgotten.
         """
-        blocks = [int(block) for block in self.index.subtree_ids(roots, folds, tags)]
-        keys = [self.index.unlist(block) for block in blocks]
-        slots: list[int] = []
-        for block in blocks:  # children first
-            if self._is_reapable(block):
-                self._remove(block, slots)
-        held = len(blocks) - len(slots)
+        keys, slots = self._retire(self.index.subtree_ids(roots, folds, tags).tolist())
+        held = len(keys) - len(slots)
         if not erasure:
             self._gone(keys, slots, cause)
-            return Dropped(len(blocks), held, tuple(slots))
+            return Dropped(len(keys), held, tuple(slots))
         late = self.index.subtree_ids(roots, folds, tags, state=BlockState.EVICTING).tolist()
         for block in late:  # also those that were retired before, and are read until now
             self._late[block] = self._late.get(block, frozenset()) | {erasure}
         self.quarantine.owe(erasure, len(late))
         self._count_removed(keys, cause)
         self._forget()
-        return Dropped(len(blocks), held, self.quarantine.enter(slots), erasure)
+        return Dropped(len(keys), held, self.quarantine.enter(slots), erasure)
+
+    def retire(self, block: int, cause: RemovalCause) -> int:
+        """Make ``block`` and all below it unreadable; answers how many. Slots in use come back as after `drop`."""
+        keys, slots = self._retire(self.index.branch_ids(block).tolist())
+        self._gone(keys, slots, cause)
+        return len(keys)
+
+    def _retire(self, blocks: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """Unlist READY blocks, children before parents; their keys, and the slots of those that nobody reads."""
+        keys = [self.index.unlist(block) for block in blocks]
+        slots: list[int] = []
+        for block in blocks:
+            if self._is_reapable(block):
+                self._remove(block, slots)
+        return keys, slots
 
     def _forget(self) -> None:
         """Keys and tokens of all that is not held any more: what gave way earlier cannot be told apart by subject."""

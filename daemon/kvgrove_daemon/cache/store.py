@@ -29,7 +29,7 @@ from typing import Final
 
 from kvgrove_daemon.cache.build import Build, BuildCounters, BuildScope
 from kvgrove_daemon.cache.chains import NO_DOCUMENTS, Chain, KeyFunction, KnownChains
-from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer, covers, means
+from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer, covers
 from kvgrove_daemon.cache.eviction import EvictionPolicy, LeafLRU
 from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.leases import NO_BLOCK
@@ -271,18 +271,7 @@ class BlockStore:
             else:
                 build.seal(BypassReason.FENCE_MOVED)
         self._chains.forget(subject.may_be_remembered_in)
-        index = self._resident.index
-        roots = [
-            known
-            for known, value, labels in index.roots.items()
-            if subject.root in (None, value) and subject.namespace in (None, *labels)
-        ]
-        folds = tags = None
-        if subject.document is not None:
-            folds = [known for known, _, labels in index.folds.items() if any(map(subject.means_document, labels))]
-        if subject.contributor is not None:
-            tags = [known for known, tag, _ in index.tags.items() if means(subject.contributor, tag)]
-        dropped = self._resident.drop(roots, folds, tags, cause, erasure)
+        dropped = self._resident.drop(*subject.ids_in(self._resident.index), cause, erasure)
         return replace(dropped, builds=len(builds))
 
     def wipe_with(self, wiper: Wiper | None) -> None:
@@ -319,6 +308,11 @@ class BlockStore:
         """Keys of all READY blocks, parents before children."""
         index = self._resident.index
         return [index.key(block) for block in index.ready_ids().tolist()]
+
+    @property
+    def resident(self) -> ResidentBlocks:
+        """What lies in the pool, for slower tiers below it."""
+        return self._resident
 
     @property
     def free_slots(self) -> int:

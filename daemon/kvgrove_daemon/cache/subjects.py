@@ -15,6 +15,7 @@ from typing import Final
 
 from kvgrove_daemon.cache.chains import Chain
 from kvgrove_daemon.cache.contributors import means
+from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_protocol.chain import names_document
 from kvgrove_protocol.identity import Contributor
 
@@ -45,6 +46,20 @@ class Subject:
             )
             and (self.contributor is None or means(self.contributor, chain.writer.tag))
         )
+
+    def ids_in(self, index: BlockIndex) -> tuple[list[int], list[int] | None, list[int] | None]:
+        """Ids of the roots, folds and tags by which `ResidentBlocks.drop` finds its blocks; None: whichever."""
+        roots = [
+            known
+            for known, value, labels in index.roots.items()
+            if self.root in (None, value) and self.namespace in (None, *labels)
+        ]
+        folds = tags = None
+        if self.document is not None:
+            folds = [known for known, _, labels in index.folds.items() if any(map(self.means_document, labels))]
+        if self.contributor is not None:
+            tags = [known for known, tag, _ in index.tags.items() if means(self.contributor, tag)]
+        return roots, folds, tags
 
     def may_be_remembered_in(self, chain: Chain) -> bool:
         """The same for a chain that may stand for requests of several contributors: wider, it costs only hashing."""

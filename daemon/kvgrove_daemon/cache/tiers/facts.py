@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kvgrove_daemon.cache.contributors import listed, tag_from
 from kvgrove_daemon.cache.incoming import NewBlocks
 from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.interned import NOTHING
@@ -29,6 +30,7 @@ def facts_of(index: BlockIndex, block: int) -> Facts:
         tokens=index.tokens(block),
         fold=index.folds.value(fold) if fold != NOTHING else b"",
         documents=index.folds.labels(fold) if fold != NOTHING else (),
+        contributors=listed(index.tag_of(block)),
     )
 
 
@@ -41,4 +43,5 @@ def batch_of(facts: Sequence[Facts], slots: Sequence[int]) -> NewBlocks:
         np.frombuffer(b"".join(each.tokens for each in facts), "<u4"),
         slots,
         {at: (each.fold, each.documents) for at, each in enumerate(facts) if each.fold},
+        {at: tag_from(each.contributors) for at, each in enumerate(facts)},
     )

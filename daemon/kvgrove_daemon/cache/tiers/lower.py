@@ -2,8 +2,8 @@
 
 Role: a `ResidentBlocks` over the medium's slots, so that leases, rootedness, quotas and drops are what they are above,
 and the clearing of slots that were given back. Invariants: rooted in itself (I6); a slot is handed out only when the
-medium has let go of what was in it; room is made ahead of need, never while a request waits. Belongs to the core thread:
-the medium's blocking calls go to workers.
+medium has let go of what was in it; room is made ahead of need, never while a request waits. Belongs to the core
+thread: the medium's blocking calls go to workers.
 Must not know: which blocks are worth storing, requests, engines.
 """
 
@@ -16,14 +16,15 @@ from typing import Final
 from kvgrove_daemon.cache.chains import Chain
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.index import BlockIndex
-from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.leases import NO_BLOCK, Lease
 from kvgrove_daemon.cache.resident import ResidentBlocks
 from kvgrove_daemon.cache.tiers.break_even import PRIORS, MeasuredSpeed
 from kvgrove_daemon.cache.tiers.facts import batch_of
 from kvgrove_daemon.cache.tiers.health import Health, HealthEvent, step
-from kvgrove_daemon.cache.tiers.medium import Facts, Medium, MediumFailed, MediumFull
+from kvgrove_daemon.cache.tiers.medium import Facts, Medium, MediumCorrupt, MediumFailed, MediumFull
 from kvgrove_daemon.cache.tiers.slots import ClearedSlots, Clearing
 from kvgrove_daemon.cache.tiers.workers import Workers
+from kvgrove_protocol.errors import KvgroveError
 
 MAX_EVICTED_AT_ONCE: Final = 256
 MAX_CLEARED_AT_ONCE: Final = 256
@@ -86,6 +87,10 @@ class LowerTier:
     @property
     def index(self) -> BlockIndex:
         return self.resident.index
+
+    def read(self, slot: int, facts: Facts) -> bytes | memoryview:
+        """The bytes of a READY block that is under a lease. Called by workers. Raises what a `Medium` raises."""
+        return self.medium.read(slot, facts)
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -150,19 +155,24 @@ class LowerTier:
         tail = self.index.find(keys[count - 1]) if count else None
         return (count, tail) if tail is not None else (0, NO_BLOCK)
 
-    def admit(self, parent: int, facts: Sequence[Facts], slots: Sequence[int]) -> int:
-        """Make blocks READY that follow ``parent`` and were written to ``slots``; answers how many are now.
+    def admit(self, parent: Lease, facts: Sequence[Facts], slots: Sequence[int]) -> int:
+        """Make blocks READY that follow the block under ``parent`` and were written to ``slots``; how many are now.
 
-        The caller holds a lease on ``parent``. Slots of blocks that did not become READY here are given back.
+        The lease moves to the last of them. Slots of blocks that did not become READY are given back.
         """
         if not facts:
             self.give_back(slots)
             return 0
-        admitted = self.resident.admit(parent, batch_of(facts, slots[: len(facts)]))
+        admitted = self.resident.admit(parent.tail, batch_of(facts, slots[: len(facts)]))
+        parent.move(admitted.tail)
         first, stop = admitted.duplicates, admitted.duplicates + admitted.stored
         self.give_back([*slots[:first], *slots[stop:]])
         self.written += admitted.stored
         return stop
+
+    def touch(self, tail: int) -> None:
+        """The chain that ends at READY block ``tail`` was used, here or above."""
+        self.resident.policy.touch(tail, self.index.stretches(tail))
 
     # -- trouble -------------------------------------------------------------------------------------------------------
 
@@ -178,6 +188,16 @@ class LowerTier:
     def worked(self) -> None:
         """Something was written: the tier is well."""
         self.health = step(self.health, HealthEvent.WORKED, "", self._clock())
+
+    def unreadable(self, block: int, error: KvgroveError) -> None:
+        """Reading ``block``, which is under a lease, ended in ``error``: what cannot be read is not offered again."""
+        if isinstance(error, MediumFailed):
+            self.broke(error)
+        elif isinstance(error, MediumCorrupt):
+            self.corrupt += 1
+        else:
+            return  # not now, and the slot is as it was
+        self.resident.retire(block, RemovalCause.UNREADABLE)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

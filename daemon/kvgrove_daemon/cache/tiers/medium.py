@@ -71,13 +71,13 @@ class Medium(Protocol):
     def write_many(self, blocks: Sequence[Entry]) -> None:
         """Store all of these or, where it raises, none.
 
-        Raises `MediumFull` or `MediumFailed`, or another Retryable where the tier is well and these cannot be stored now.
+        Raises `MediumFull` or `MediumFailed`, or another Retryable where it cannot be done just now.
         """
 
     def read(self, slot: int, facts: Facts) -> bytes | memoryview:
         """The body that was written for ``facts``.
 
-        Raises `MediumCorrupt` or `MediumFailed` (the slot is empty now), or another Retryable where it cannot be read now.
+        Raises `MediumCorrupt` or `MediumFailed` (the slot is empty now), or another Retryable where it cannot just now.
         """
 
     def release(self, slots: Sequence[int]) -> None:

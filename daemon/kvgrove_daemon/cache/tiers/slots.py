@@ -1,9 +1,9 @@
 """Slots of a lower tier: what was given back is cleared on the medium before it is handed out again.
 
-Role: `RunAllocator` with two more states between used and free. Invariants: a slot is free, used, to be cleared or being
-cleared, each exactly once; only a slot that the medium has let go of becomes free again. What gave way to others is
-*released* (the medium forgets it); all else, be it dropped, expired or never committed, is *erased* (overwritten and
-read back), so that an erasure needs no path of its own. Must not know: media, blocks.
+Role: `RunAllocator` with two more states between used and free. Invariants: a slot is free, used, to be cleared or
+being cleared, each exactly once; only a slot that the medium has let go of becomes free again. What gave way to others
+is *released* (the medium forgets it); all else, be it dropped, expired or never committed, is *erased* (overwritten
+and read back), so that an erasure needs no path of its own. Must not know: media, blocks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,164 @@
+"""The tiers of one pool, fastest first: the engine's own blocks on top, slower media below.
+
+Role: tie them together, so that a block keeps its meaning wherever it lies. Invariants: a drop means every tier at
+once; whose text a block may hold is known in each tier that has it, so that an erasure finds all copies (I8); each tier
+is rooted in itself, hence so is what they have together. Belongs to the core thread; nothing here waits.
+Must not know: requests, plans, sockets, media.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kvgrove_daemon.cache.arena import Arena
+from kvgrove_daemon.cache.chains import Chain
+from kvgrove_daemon.cache.index import BlockIndex
+from kvgrove_daemon.cache.interned import NOTHING
+from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.resident import ResidentBlocks
+from kvgrove_daemon.cache.tiers.break_even import Probes
+from kvgrove_daemon.cache.tiers.lower import LowerTier
+from kvgrove_daemon.cache.tiers.medium import Facts
+from kvgrove_daemon.cache.tiers.restore import Below, Load, Span, weigh
+from kvgrove_daemon.cache.tiers.workers import Workers
+from kvgrove_daemon.cache.tiers.write_back import Above, Fresh, WriteBack
+
+
+class TopTier:
+    """The engine's pool, as the tier that others are copied from."""
+
+    def __init__(self, resident: ResidentBlocks, arena: Arena) -> None:
+        self.resident = resident
+        self._arena = arena
+
+    def read(self, slot: int, facts: Facts) -> bytes:
+        """A copy of one READY block."""
+        del facts
+        return self._arena.read_block(slot)
+
+    def write(self, slot: int, body: bytes) -> None:
+        """Fill a slot that is private to a request."""
+        self._arena.write_block(slot, body)
+
+
+class TierSink:
+    """What one tier tells the stack: a `ResidencySink` that is tied to it once both exist."""
+
+    def __init__(self) -> None:
+        self.stored: list[Callable[[Sequence[bytes]], None]] = []
+        self.removed: list[Callable[[Sequence[bytes]], None]] = []
+
+    def on_stored(self, keys: Sequence[bytes]) -> None:
+        for listener in self.stored:
+            listener(keys)
+
+    def on_removed(self, keys: Sequence[bytes]) -> None:
+        for listener in self.removed:
+            listener(keys)
+
+
+class TierStack:
+    """See the module. ``sinks``: of each tier, the top one first."""
+
+    def __init__(
+        self,
+        top: TopTier,
+        lower: Sequence[LowerTier],
+        sinks: Sequence[TierSink],
+        *,
+        workers: Workers,
+        fresh: Fresh,
+        clock: Callable[[], float],
+    ) -> None:
+        self.top = top
+        self.lower = lower
+        above: list[Above] = [top, *lower]
+        self.writes = [WriteBack(*pair, workers, fresh) for pair in zip(above, lower, strict=False)]
+        self._workers = workers
+        self._clock = clock
+        self._probes = Probes()
+        self._stored: list[bytes] = []
+        sinks[0].stored.append(self._note)
+        for number, write in enumerate(self.writes):
+            sinks[number].stored.append(write.stored_above)
+            sinks[number].removed.append(write.removed_above)
+            sinks[number + 1].removed.append(write.removed_below)
+
+    # -- a request's way -----------------------------------------------------------------------------------------------
+
+    def find(self, chain: Chain, matched: int, stop: int, *, prefill_tokens_per_s: float) -> Below | None:
+        """What follows the ``matched`` blocks of ``chain`` in lower tiers, below block ``stop``; None: nothing.
+
+        Whoever asks may come to use all that is found: from now on it is theirs too.
+        """
+        spans: list[Span] = []
+        at = matched
+        for tier in self.lower:
+            count, tail = tier.find(chain, stop)
+            if count > chain.writer.private_from:
+                tier.index.contribute(tail, chain.writer.private_from, chain.writer.tag)
+            if count > at:
+                spans.append((tier, at, count, tail))
+                at = count
+        if matched and (tail_above := self.top.resident.index.find(chain.keys[matched - 1])) is not None:
+            self.writes[0].soon(tail_above)
+        if not spans:
+            return None
+        return weigh(
+            spans,
+            matched,
+            block_tokens=chain.block_size,
+            prefill_tokens_per_s=prefill_tokens_per_s,
+            probes=self._probes,
+        )
+
+    def load(self, below: Below, slots: Sequence[int], ended: Callable[[Load], None]) -> Load:
+        """Move what ``below`` holds into ``slots``; ``ended`` is called in the core thread, once, when it is over."""
+        load = Load(below, slots, self.top.write, self._clock)
+
+        def conclude(_: None) -> None:
+            load.conclude()
+            ended(load)
+
+        self._workers.submit("load", load.work, conclude)
+        return load
+
+    # -- between requests ----------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Note what was stored, copy what is worth it, make room ahead of need."""
+        self._take_note()
+        for write in self.writes:
+            write.pump()
+        for tier in self.lower:
+            tier.relieve()
+
+    def _note(self, keys: Sequence[bytes]) -> None:
+        self._stored += keys
+
+    def _take_note(self) -> None:
+        """What has become READY on top: it shares its contributors with its copies, and declared text is copied."""
+        stored, self._stored = self._stored, []
+        index = self.top.resident.index
+        declared = NO_BLOCK
+        for key in stored:
+            block = index.find(key)
+            if block is None:
+                continue
+            for tier in self.lower:
+                if (copy := tier.index.find(key)) is not None:
+                    _share_tags(index, block, tier.index, copy)
+            if index.tag[block] == NOTHING:
+                if declared not in (NO_BLOCK, index.parent[block]):
+                    self.writes[0].soon(declared)
+                declared = block
+        if declared != NO_BLOCK:
+            self.writes[0].soon(declared)
+
+
+def _share_tags(one: BlockIndex, block: int, other: BlockIndex, copy: int) -> None:
+    """Whose text the same block may hold, as either of two tiers knows it."""
+    here, there = one.tag_of(block), other.tag_of(copy)
+    if here != there:
+        one.contribute_above(block, there)
+        other.contribute_above(copy, here)
