@@ -91,4 +91,13 @@ class Drop:
     document: str | None = None
 
 
-Command = Start | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop
+@dataclass(frozen=True)
+class Restored:
+    """A load from a slower tier has ended, well or not: its worker has let go of the slots (`restorer`)."""
+
+    request_id: str
+    upto_block: int
+    """Blocks below are whole, from the first on."""
+
+
+Command = Start | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Restored

@@ -16,12 +16,26 @@ import torch
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import Usage
-from kvgrove_daemon.commands import Command, Drop, Follow, Host, PeerLost, Start, Stop, Unhost, Warm, WarmFence
+from kvgrove_daemon.commands import (
+    Command,
+    Drop,
+    Follow,
+    Host,
+    PeerLost,
+    Restored,
+    Start,
+    Stop,
+    Unhost,
+    Warm,
+    WarmFence,
+)
 from kvgrove_daemon.engine.loop import EngineLoop, Finished
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.model_host import NodePools
 from kvgrove_daemon.request_runner import RequestRunner
+from kvgrove_daemon.restorer import NoSlowerTier
 from kvgrove_daemon.surroundings import Surroundings
+from kvgrove_daemon.waiting_room import WaitLimits
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmer import Warmer
 from kvgrove_protocol.events import HOST, NodeLoad
@@ -55,10 +69,14 @@ class Core:
         followers: Followers,
         *,
         threads: int,
+        jitter: Callable[[], float],
         changed: Callable[[], None],
         died: Callable[[BaseException], None],
     ) -> None:
-        """``changed``: `published` has news worth a report. ``died``: the thread ended by an error."""
+        """``jitter``: uniform in [0, 1). ``changed``: `published` has news worth a report.
+
+        ``died``: the thread ended by an error.
+        """
         self._around = around
         self._engine = engine
         self._pools = pools
@@ -67,7 +85,7 @@ class Core:
         self._changed = changed
         self._died = died
         self._commands: queue.Queue[Command | None] = queue.Queue(MAX_COMMANDS)
-        self._runner = RequestRunner(around, engine)
+        self._runner = RequestRunner(around, engine, NoSlowerTier(), limits=WaitLimits(), jitter=jitter)
         self._warmer = Warmer(around, self._runner)
         self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
         self._next_heartbeat = 0.0
@@ -109,7 +127,9 @@ class Core:
         """Carry out what is queued; while there is nothing to compute, wait for something or for the next heartbeat."""
         wait = 0.0
         if not self._engine.has_work:
-            wait = max(0.0, self._next_heartbeat - self._around.clock())
+            deadline = self._runner.next_deadline
+            until = self._next_heartbeat if deadline is None else min(deadline, self._next_heartbeat)
+            wait = max(0.0, until - self._around.clock())
         try:
             command = self._commands.get(timeout=wait) if wait else self._commands.get_nowait()
             while True:
@@ -136,13 +156,15 @@ class Core:
                 else:
                     self._followers.remove(command.peer)
             case Host():
-                self._runner.host(command.model)
+                self._runner.models.host(command.model)
             case Unhost():
-                self._runner.retire(command.generation)
+                self._runner.models.retire(command.generation)
             case Warm():
                 self._set_warm(command)
             case Drop():
                 self._drop(command)
+            case Restored():
+                self._runner.on_restored(command)
 
     def _set_warm(self, command: Warm) -> None:
         self._warmer.targets.replace(command.targets)
@@ -170,7 +192,7 @@ class Core:
                 self._runner.on_event(event)
                 if isinstance(event, Finished):
                     self._publish()
-        self._runner.retry_waiting()
+        self._runner.advance()
         if self._runner.idle:
             for pool in self._pools.all():
                 pool.store.relieve()
@@ -194,6 +216,7 @@ class Core:
         if (old.warmth, old.warm_fences, old.dropped) != (new.warmth, new.warm_fences, new.dropped):
             self._changed()
         self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
+        self._around.metrics.show_waiting(self._runner.flights.stats(), self._runner.waiting_for_room)
 
     def _load(self) -> NodeLoad:
         stats = self._engine.load()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from kvgrove_daemon.cache.flights import FlightStats
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import StoreStats
 from kvgrove_protocol.errors import Terminal
@@ -77,6 +78,22 @@ class NodeMetrics:
             "kvgrove_node_removed_blocks_total", "READY blocks that went, by cause", ["cause"], registry=self.registry
         )
         self.blocks = Gauge("kvgrove_node_blocks", "Blocks of the pool by state", ["state"], registry=self.registry)
+        self.flights_led = Counter(
+            "kvgrove_flight_led_total", "Builds that others may wait for", registry=self.registry
+        )
+        self.flights_joined = Counter(
+            "kvgrove_flight_joined_total", "Times that a request began to wait for a build", registry=self.registry
+        )
+        self.flight_take_overs = Counter(
+            "kvgrove_flight_take_overs_total", "Flights led by one who had waited", registry=self.registry
+        )
+        self.flight_time_outs = Counter(
+            "kvgrove_flight_time_outs_total", "Waits for a build whose bound ran out", registry=self.registry
+        )
+        self.flights_waiting = Gauge("kvgrove_flight_waiting", "Requests that wait for a build", registry=self.registry)
+        self.waiting_for_room = Gauge(
+            "kvgrove_node_waiting_for_room", "Requests that wait for room in a pool", registry=self.registry
+        )
         self.frames_dropped = Counter(
             "kvgrove_node_frames_dropped_total",
             "Frames and peers dropped on the data socket",
@@ -91,12 +108,13 @@ class NodeMetrics:
         )
 
     def count_prompt(
-        self, namespace: str, *, prompt: int, reused: int, tier: str, missed: Mapping[MissReason, int]
+        self, namespace: str, *, prompt: int, reused: Mapping[str, int], missed: Mapping[MissReason, int]
     ) -> None:
-        """One admitted request; ``reused`` + ``missed`` = ``prompt``."""
+        """One admitted request; ``reused`` (by tier) + ``missed`` = ``prompt``."""
         self.prompt_tokens.labels(namespace).inc(prompt)
-        if reused:
-            self.reused_tokens.labels(namespace, tier).inc(reused)
+        for tier, count in reused.items():
+            if count:
+                self.reused_tokens.labels(namespace, tier).inc(count)
         for reason, count in missed.items():
             self.missed_tokens.labels(namespace, reason.value).inc(count)
 
@@ -109,10 +127,20 @@ class NodeMetrics:
         for reason in BypassReason:
             self._raise(self.bypassed, reason.value, sum(store.bypassed.get(reason, 0) for store in stats))
 
+    def show_waiting(self, flights: FlightStats, for_room: int) -> None:
+        """Who waits, and how waiting for others' builds went so far. Counters of the flights only grow."""
+        self.flights_waiting.set(flights.waiting)
+        self.waiting_for_room.set(for_room)
+        self._raise(self.flights_led, "", flights.led)
+        self._raise(self.flights_joined, "", flights.joined)
+        self._raise(self.flight_take_overs, "", flights.take_overs)
+        self._raise(self.flight_time_outs, "", flights.time_outs)
+
     def _raise(self, counter: Counter, label: str, total: int) -> None:
+        """``label`` empty: the counter has none."""
         shown = self._shown.get((id(counter), label), 0)
         if total > shown:
-            counter.labels(label).inc(total - shown)
+            (counter.labels(label) if label else counter).inc(total - shown)
             self._shown[id(counter), label] = total
 
     def serve(self, address: str, port: int) -> int:

@@ -31,7 +31,7 @@ from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
 from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.plan_effects import ceilings, reclaims
-from kvgrove_daemon.refusals import queue_full
+from kvgrove_daemon.refusals import QUEUE_FULL
 from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_daemon.settings import Settings
 from kvgrove_daemon.surroundings import Surroundings
@@ -120,6 +120,7 @@ class Node:
             self._pools,
             Followers(event_log, self._send_from_core),
             threads=self._settings.threads,
+            jitter=Random(self.boot).random,  # noqa: S311 - jitter of retries
             changed=self._link.report_soon,
             died=self._on_core_death,
         )
@@ -163,7 +164,7 @@ class Node:
         match message:
             case Generate():
                 if not self._core.submit(Start(peer, message, boottime())):
-                    self._socket.send(peer, queue_full(message.request_id))
+                    self._socket.send(peer, QUEUE_FULL.to(message.request_id))
             case Cancel():
                 self._submit(Stop(peer, message.request_id))
             case Subscribe():

@@ -1,15 +1,25 @@
 """Answers to requests that are not begun."""
 
-from kvgrove_daemon.commands import Start
+from dataclasses import dataclass
+
 from kvgrove_protocol.data import Error
 
 
-def refusal(command: Start, code: str, message: str, *, retryable: bool = False) -> Error:
-    """The answer to a request that is not begun."""
-    return Error(request_id=command.request.request_id, code=code, message=message, retryable=retryable)
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is not served. ``retryable``: elsewhere, later, or resolved anew it may be."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+    def to(self, request_id: str) -> Error:
+        """As the answer to ``request_id``."""
+        return Error(request_id=request_id, code=self.code, message=self.message, retryable=self.retryable)
 
 
-def queue_full(request_id: str) -> Error:
-    """The answer where a bound on waiting requests is reached."""
-    full = "too many requests wait on this node: try another one, or later"
-    return Error(request_id=request_id, code="queue_full", message=full, retryable=True)
+QUEUE_FULL = Refusal("queue_full", "too many requests wait on this node: try another one, or later", retryable=True)
+NEVER_ROOM = Refusal("no_room", "the pool has no room for this prompt: raise spec.pool", retryable=True)
+NO_ROOM_IN_TIME = Refusal(
+    "no_room", "the pool had no room for this prompt in time: try another node, or raise spec.pool", retryable=True
+)

@@ -1,327 +1,309 @@
-"""One request after another through cache and engine: admit, match, compute, commit, account (DESIGN section 5).
+"""All requests of a node, from arrival to end: the effects around `request_life` (DESIGN section 5).
 
-Belongs to the core thread. Every way out of a request gives its build back exactly once; where the cache may not be
-used the request is computed cold, never failed (I7).
+Role: carry out what the table says: judge, place, load, compute, commit, account, give back. Invariants: every change
+of a request's state goes through `_step`, which gives back what is no longer held, once; where the cache may not be
+used the request is computed cold, never failed (I7); every wait has a bound (I11). Belongs to the core thread.
 """
 
 from collections import deque
+from collections.abc import Callable
 
-import numpy as np
-
-from kvgrove_daemon.accounting import account
-from kvgrove_daemon.active import Active
-from kvgrove_daemon.admission import Admission, Verdict, admit
-from kvgrove_daemon.cache.chains import Chain
-from kvgrove_daemon.cache.match import Match
+from kvgrove_daemon.active import Active, Work
+from kvgrove_daemon.cache.backoff import Backoff
+from kvgrove_daemon.cache.flight_life import Wake
+from kvgrove_daemon.cache.flights import Flights, Pace
 from kvgrove_daemon.cache.resident import NoRoom
-from kvgrove_daemon.commands import Start
-from kvgrove_daemon.engine.loop import (
-    BlocksComputed,
-    EngineEvent,
-    EngineLoop,
-    EngineRequest,
-    Failed,
-    Finished,
-    TokenOut,
-)
-from kvgrove_daemon.engine.scheduler import StepLimits
+from kvgrove_daemon.commands import Restored, Start
+from kvgrove_daemon.computing import end_build, engine_request, explain, take_loaded
+from kvgrove_daemon.engine.loop import BlocksComputed, EngineEvent, EngineLoop, Failed, Finished, TokenOut
 from kvgrove_daemon.history import ReuseHistory
-from kvgrove_daemon.model_host import HostedModel
-from kvgrove_daemon.namespaces import HostedNamespace
-from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of, check_tokens
-from kvgrove_daemon.refusals import queue_full, refusal
-from kvgrove_daemon.sampling_bounds import usable
+from kvgrove_daemon.judging import Task, is_fresh, judge
+from kvgrove_daemon.placing import Placer, Wait
+from kvgrove_daemon.refusals import NEVER_ROOM, NO_ROOM_IN_TIME, QUEUE_FULL, Refusal
+from kvgrove_daemon.replies import Replies
+from kvgrove_daemon.request_life import Held, RequestEvent, RequestState, step
+from kvgrove_daemon.restorer import Restorer
+from kvgrove_daemon.served_models import ServedModels
 from kvgrove_daemon.surroundings import Surroundings
+from kvgrove_daemon.waiting_room import WaitingRoom, WaitLimits
 from kvgrove_protocol.chain import TOKEN_BYTES
-from kvgrove_protocol.data import Done, Error, Sampling, Started, ToGateway, Token, Usage
-from kvgrove_protocol.errors import KvgroveError, Retryable
-from kvgrove_protocol.events import HOST
-from kvgrove_protocol.reasons import BypassReason, MissReason
+from kvgrove_protocol.errors import KvgroveError
 
-MAX_WAITING = 256
-"""Requests that wait for room in the pool before further ones are refused."""
+WAITING = (RequestState.WAITING_FLIGHT, RequestState.WAITING_ROOM)
 
 
 class RequestRunner:
-    """All requests of a node, of all its models."""
+    """All requests of a node, of all its models. ``jitter``: uniform in [0, 1)."""
 
-    def __init__(self, around: Surroundings, engine: EngineLoop) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        engine: EngineLoop,
+        restorer: Restorer,
+        *,
+        limits: WaitLimits,
+        jitter: Callable[[], float],
+    ) -> None:
         self._around = around
         self._engine = engine
         self._engine.draw_slots_from(self)
+        self._restorer = restorer
+        self._limits = limits
+        self.models = ServedModels(engine)
+        backoff = Backoff(base_s=limits.retry_base_s, max_s=limits.retry_max_s, jitter=jitter)
+        self.flights = Flights(max_wait_s=limits.flight_s, backoff=backoff)
+        self._placer = Placer(around, self.flights, restorer, self._pace)
+        self._room = WaitingRoom()
+        self._woken: deque[Wake] = deque()
         self._history = ReuseHistory()
-        self.models: dict[bytes, HostedModel] = {}
-        """Generation -> model that requests may use."""
-        self._retired: set[bytes] = set()
+        self._replies = Replies(around)
         self._active: dict[str, Active] = {}
-        self._waiting: deque[Start] = deque()
         self._numbers = 0
 
-    def host(self, model: HostedModel) -> None:
-        """Serve ``model`` from now on, under its generation."""
-        self.models[model.generation] = model
-        self._retired.discard(model.generation)
-        limits = StepLimits(max_batch=model.max_batch, prefill_chunk=model.prefill_chunk)
-        self._engine.host(model.generation, model.runner, limits)
-
-    def retire(self, generation: bytes) -> None:
-        """Take no new requests for ``generation``; those under way finish on it."""
-        self.models.pop(generation, None)
-        self._retired.add(generation)
-
-    def let_go(self) -> None:
-        """Free the weights of retired models that nobody uses any more."""
-        if not self._retired:
-            return
-        in_use = {active.model.generation for active in self._active.values()}
-        for generation in self._retired - in_use:
-            self._engine.unhost(generation)
-            self._retired.discard(generation)
+    # -- what there is -------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        return not self._active and not self._waiting
+        return not self._active
+
+    @property
+    def waiting_for_room(self) -> int:
+        return len(self._room)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `advance` has something to do, whatever the engine does; None while nobody waits."""
+        deadlines = [self.flights.next_deadline, self._room.next_deadline]
+        return min((at for at in deadlines if at is not None), default=None)
 
     @property
     def waiting_tokens(self) -> int:
-        return sum(len(start.request.tokens) // TOKEN_BYTES for start in self._waiting)
+        """Prompt tokens of those who wait."""
+        waiting = (active.start for active in self._active.values() if active.state in WAITING)
+        return sum(len(start.request.tokens) // TOKEN_BYTES for start in waiting if start is not None)
+
+    def let_go(self) -> None:
+        """Free the weights of retired models that nobody uses any more."""
+        works = (active.work for active in self._active.values())
+        self.models.let_go({work.task.model.generation for work in works if work is not None})
 
     # -- from gateways -------------------------------------------------------------------------------------------------
 
     def start(self, command: Start) -> None:
-        """Begin ``command``, or let it wait its turn for room, or refuse it."""
-        if len(self._waiting) >= MAX_WAITING:
-            self._refuse(command, queue_full(command.request.request_id))
-        elif self._waiting or not self._try(command):
-            self._waiting.append(command)
+        """Begin ``command``, or let it wait for room or for another's blocks, or refuse it."""
+        self._decide(self._take_in(command, command.request.namespace_uid, command.arrived))
 
-    def retry_waiting(self) -> None:
-        """Begin what waits, in order, as far as there is room now."""
-        while self._waiting and self._try(self._waiting[0]):
-            self._waiting.popleft()
+    def warm(self, task: Task) -> None:
+        """Compute ``task`` for nobody, if there is room now."""
+        active = self._take_in(None, task.namespace.plan.uid, self._around.clock())
+        placed = self._placer.place(active.id, task, behind=False, may_wait=False)
+        if isinstance(placed, Wait):
+            self._step(active, RequestEvent.CANCEL)
+        else:
+            self._begin(active, placed)
 
     def stop(self, peer: bytes, request_id: str) -> None:
         """The caller has gone. An unknown id is a no-op: the answer may have crossed the cancel."""
         for active in [a for a in self._active.values() if (a.peer, a.request_id) == (peer, request_id)]:
             self._cancel(active)
-        self._waiting = deque(s for s in self._waiting if (s.peer, s.request.request_id) != (peer, request_id))
 
     def stop_all_of(self, peer: bytes) -> None:
         for active in [active for active in self._active.values() if active.peer == peer]:
             self._cancel(active)
-        self._waiting = deque(start for start in self._waiting if start.peer != peer)
 
     def _cancel(self, active: Active) -> None:
-        self._engine.cancel(active.id)
-        active.build.cancel()
-        del self._active[active.id]
-        self._count(active, "cancelled")
+        if active.state is RequestState.LETTING_GO:
+            return
+        self._replies.cancelled(active)
+        if self._step(active, RequestEvent.CANCEL) is RequestState.LETTING_GO:
+            self._restorer.stop(active.id)
 
-    def _try(self, command: Start) -> bool:
-        """False if there is no room now but may be later; True if the request was begun or answered."""
-        request = command.request
-        admission = admit(request, self._around.table(), lease_valid=self._around.lease_valid(request.namespace_uid))
-        namespace = admission.namespace
-        if admission.verdict is Verdict.REFUSE or namespace is None:
-            self._refuse(command, refusal(command, admission.code, admission.message, retryable=admission.retryable))
-            return True
-        model = self.models.get(request.generation)
-        if model is None:
-            self._refuse(command, refusal(command, "not_ready", "the model is still loading here", retryable=True))
-            return True
-        try:
-            count = check_tokens(request.tokens, request.spans, model.runner.shape.vocab_size)
-            sampling = usable(request.sampling)
-        except KvgroveError as error:
-            self._refuse(command, refusal(command, error.code, error.message))
-            return True
-        if count >= model.max_model_len:
-            too_long = f"{count} prompt tokens; the model takes fewer than {model.max_model_len}"
-            self._refuse(command, refusal(command, "context_length_exceeded", too_long))
-            return True
-        return self._begin(command, admission, namespace, model, count=count, sampling=sampling)
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _begin(
-        self,
-        command: Start,
-        admission: Admission,
-        namespace: HostedNamespace,
-        model: HostedModel,
-        *,
-        count: int,
-        sampling: Sampling,
-    ) -> bool:
-        request, store = command.request, model.pool.store
-        began = self._around.clock()
-        prompt: CachedPrompt | None = None
-        if admission.verdict is Verdict.WARM:
-            prompt = cached_prompt(
-                namespace,
-                request.caller,
-                request.tokens,
-                request.spans,
-                block_size=store.block_size,
-                throwaway=self._around.throwaway,
-            )
-            match = store.match(chain_of(store, prompt, request.tokens))
-            missed = self._explain(model, match, prompt, count)
-        else:
-            match, missed = self._cold(model, namespace.plan.uid, request.tokens, admission.reason, count)
-        longest = min(request.max_new_tokens, model.max_model_len - count)
-        build = store.begin(match, spare_tokens=longest, bypass=None if prompt is not None else BypassReason.COLD)
-        if isinstance(build, NoRoom):
-            match.release()
-            if self._active:
-                return False
-            no_room = "the pool has no room for this prompt: raise spec.pool"
-            self._refuse(command, refusal(command, "no_room", no_room, retryable=True))
-            return True
-        self._around.metrics.lookup_seconds.observe(self._around.clock() - began)
-        self._around.metrics.queue_seconds.observe(began - command.arrived)
-        active = Active(
-            id=self.next_id(),
-            peer=command.peer,
-            request_id=request.request_id,
-            namespace_uid=namespace.plan.uid,
-            namespace=namespace.plan.name,
-            model=model,
-            fence=request.fence,
-            build=build,
-            prompt_tokens=count,
-            reused=match.reused_tokens,
-            missed=missed,
-            arrived=command.arrived,
-            zones=prompt.zones if prompt is not None else [],
-        )
-        self.run(active, request.tokens, sampling, longest, frozenset(request.stop_token_ids))
-        return True
+    def advance(self) -> None:
+        """Between engine steps: go on with those who were woken, have waited long enough, or whose turn has come."""
+        now = self._around.clock()
+        self._woken += self.flights.tick(now)
+        for number in self._room.overdue(now):
+            self._refuse(self._active[str(number)], NO_ROOM_IN_TIME)
+        while True:
+            self._call_woken()
+            self._call_lines()
+            if not self._woken:  # else somebody began, failed at once, and was waited for
+                return
 
-    def _explain(self, model: HostedModel, match: Match, prompt: CachedPrompt, count: int) -> dict[MissReason, int]:
-        return account(
-            token_count=count,
-            reused=match.reused_tokens,
-            block_size=match.chain.block_size,
-            keys=match.chain.keys,
-            gone=model.pool.store.gone,
-            zone_list=prompt.zones,
-            history=self._history,
-        )
+    def _call_woken(self) -> None:
+        while self._woken:
+            active = self._active.get(self._woken.popleft().waiter)
+            if active is not None and active.state is RequestState.WAITING_FLIGHT:
+                self._retry(active)
 
-    def _cold(
-        self, model: HostedModel, uid: str, tokens: bytes, reason: MissReason | None, count: int
-    ) -> tuple[Match, dict[MissReason, int]]:
-        """A chain without keys: nothing can be found under it, and nothing stored."""
-        store = model.pool.store
-        why = reason if reason is not None else MissReason.CACHE_ERROR
-        chain = Chain(uid, self._around.throwaway(), tokens, [], store.block_size)
-        return store.skip(chain), {why: count}
+    def _call_lines(self) -> None:
+        for pool in self._room.pools():
+            while (number := self._room.first(pool)) is not None:
+                active = self._active[str(number)]
+                self._retry(active)
+                if active.state is RequestState.WAITING_ROOM:
+                    break
 
-    # -- from the engine -----------------------------------------------------------------------------------------------
+    def _retry(self, active: Active) -> None:
+        self._step(active, RequestEvent.RETRY)
+        self._decide(active)
 
-    def next_id(self) -> str:
-        """An id that no other request of this node has."""
+    # -- from arrival to the engine ------------------------------------------------------------------------------------
+
+    def _take_in(self, start: Start | None, namespace_uid: str, arrived: float) -> Active:
         self._numbers += 1
-        return str(self._numbers)
-
-    def run(
-        self, active: Active, tokens: bytes, sampling: Sampling, max_new_tokens: int, stop_token_ids: frozenset[int]
-    ) -> None:
-        """Hand an admitted request to the engine."""
+        active = Active(self._numbers, start, namespace_uid, arrived)
         self._active[active.id] = active
-        self._send(active, Started(request_id=active.request_id, reused=active.reused, tier=HOST, missed=active.missed))
+        return active
+
+    def _decide(self, active: Active) -> None:
+        """Judge and place an ARRIVED request, by what is true now."""
+        if active.start is None:
+            raise ValueError("warm-up is placed or dropped, and decides nothing")
+        request = active.start.request
+        lease_valid = self._around.lease_valid(request.namespace_uid)
+        task = judge(request, self._around.table(), self.models.usable, lease_valid=lease_valid)
+        if isinstance(task, Refusal):
+            self._refuse(active, task)
+            return
+        began, pool = self._around.clock(), task.model.pool.store
+        placed = self._placer.place(active.id, task, behind=self._room.is_behind(pool, active.number))
+        self._around.metrics.lookup_seconds.observe(self._around.clock() - began)
+        match placed:
+            case Work():
+                self._begin(active, placed)
+            case Wait.ROOM if not self._is_used(task):
+                self._refuse(active, NEVER_ROOM)  # nobody is there whose end would make room
+            case _ if self._waiting_now >= self._limits.places:
+                self._refuse(active, QUEUE_FULL)
+            case Wait.FLIGHT:
+                self._step(active, RequestEvent.AWAIT_FLIGHT)
+            case _:
+                if active.room_until is None:
+                    active.room_until = began + self._limits.room_s
+                self._room.enter(pool, active.number, active.room_until)
+                self._step(active, RequestEvent.AWAIT_ROOM)
+
+    @property
+    def _waiting_now(self) -> int:
+        return sum(active.state in WAITING for active in self._active.values())
+
+    def _is_used(self, task: Task) -> bool:
+        """Whether anybody works in the pool of ``task``."""
+        works = (active.work for active in self._active.values())
+        return any(work is not None and work.task.model.pool is task.model.pool for work in works)
+
+    def _begin(self, active: Active, work: Work) -> None:
+        active.work = work
+        if work.restore is None:
+            self._run(active, work)
+            return
+        first, upto = work.build.reused_blocks, work.restore.upto
+        self._step(active, RequestEvent.LOAD)
+        self._restorer.start(active.id, work.restore, work.build.slots[first:upto])
+
+    def on_restored(self, command: Restored) -> None:
+        """A worker has let go of the slots that it loaded into. One for a request that has ended is a no-op."""
+        active = self._active.get(command.request_id)
+        if active is None or (work := active.work) is None or work.restore is None:
+            return
+        if active.state is RequestState.LETTING_GO:
+            self._step(active, RequestEvent.LOADED)
+        elif not self._is_fresh(work):  # the load took its time, and the plan moved on: nothing of it may be read
+            self._retry(active)
+        else:
+            self._commit(active, work, take_loaded(work, command.upto_block))
+            self._run(active, work)
+
+    def _run(self, active: Active, work: Work) -> None:
+        """Hand a placed request to the engine."""
+        work.missed = explain(work, self._history)
+        self._step(active, RequestEvent.RUN)
+        self._replies.started(active, work)
         try:
-            self._engine.add(
-                EngineRequest(
-                    request_id=active.id,
-                    generation=active.model.generation,
-                    tokens=np.frombuffer(tokens, "<u4").astype(np.int64),
-                    computed=active.reused,
-                    slots=list(active.build.slots),
-                    sampling=sampling,
-                    max_new_tokens=max_new_tokens,
-                    stop_token_ids=stop_token_ids,
-                )
-            )
+            self._engine.add(engine_request(active.id, work))
         except KvgroveError as error:
             self._fail(active, error)
 
+    def _pace(self, block_size: int) -> Pace:
+        load = self._engine.load()
+        return Pace(load.queued_prefill_tokens / block_size, load.prefill_tokens_per_s / block_size)
+
+    # -- from the engine -----------------------------------------------------------------------------------------------
+
     def extend(self, request_id: str, blocks: int) -> list[int] | None:
         """More slots for a sequence that decodes; None when there is no room (the engine's `SlotSource`)."""
-        taken = self._active[request_id].build.extend(blocks)
+        work = self._active[request_id].work
+        taken = work.build.extend(blocks) if work is not None else None
         return None if isinstance(taken, NoRoom) else taken
 
     def on_event(self, event: EngineEvent) -> None:
         """Carry one event of the engine on to cache and caller. One for a request that has ended is a no-op."""
         active = self._active.get(event.request_id)
-        if active is None:
+        if active is None or (work := active.work) is None:
             return
         match event:
             case BlocksComputed():
-                active.build.commit(event.upto_block, lambda: self.is_fresh(active))
+                self._commit(active, work, event.upto_block)
             case TokenOut():
-                self._on_token(active, event)
+                work.generated += 1
+                work.build.add_tokens([event.token_id])
+                self._replies.token(active, work, event)
             case Finished():
-                self._on_finished(active, event)
+                if work.build.bypass is None:
+                    for zone in work.zones:
+                        self._history.record(zone.name, zone.state)
+                self._replies.finished(active, work, event.reason)
+                self._step(active, RequestEvent.FINISH)
             case Failed():
                 self._fail(active, event.error)
 
-    def is_fresh(self, active: Active) -> bool:
-        """Whether what ``active`` computed may still be stored: asked at every commit."""
-        namespace = self._around.table().namespaces.get(active.namespace_uid)
-        return (
-            namespace is not None
-            and namespace.realm is not None
-            and namespace.realm.generation == active.model.generation
-            and namespace.plan.fence == active.fence
-            and self._around.lease_valid(active.namespace_uid)
-        )
+    def _commit(self, active: Active, work: Work, upto: int) -> None:
+        work.build.commit(upto, lambda: self._is_fresh(work))
+        if work.build.bypass is None:
+            self._woken += self.flights.progress(active.id, upto)
+        else:  # nothing more of it becomes READY: who waits for that need not wait any longer
+            self._woken += self.flights.end(active.id, self._around.clock())
 
-    def _on_token(self, active: Active, event: TokenOut) -> None:
-        active.generated += 1
-        active.build.add_tokens([event.token_id])
-        if active.generated == 1:
-            self._around.metrics.ttft_seconds.observe(self._around.clock() - active.arrived)
-        logprobs = [event.logprob] if event.logprob is not None else []
-        self._send(active, Token(request_id=active.request_id, token_ids=[event.token_id], logprobs=logprobs))
+    def _is_fresh(self, work: Work) -> bool:
+        """Whether what ``work`` computed or loaded may be stored: asked at every commit."""
+        lease_valid = self._around.lease_valid(work.task.namespace.plan.uid)
+        return is_fresh(work.task, self._around.table(), lease_valid=lease_valid)
 
-    def _on_finished(self, active: Active, event: Finished) -> None:
-        stored = active.build.bypass is None
-        active.build.finish()
-        del self._active[active.id]
-        if stored:
-            for zone in active.zones:
-                self._history.record(zone.name, zone.state)
-        usage = Usage(
-            prompt=active.prompt_tokens, reused=active.reused, completion=active.generated, missed=active.missed
-        )
-        self._send(active, Done(request_id=active.request_id, finish_reason=event.reason, usage=usage))
-        self._count(active, event.reason)
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, active: Active, refusal: Refusal) -> None:
+        self._replies.refused(active, refusal)
+        self._step(active, RequestEvent.REFUSE)
 
     def _fail(self, active: Active, error: KvgroveError) -> None:
-        active.build.fail()
-        del self._active[active.id]
-        retryable = isinstance(error, Retryable)
-        answer = Error(request_id=active.request_id, code=error.code, message=error.message, retryable=retryable)
-        self._send(active, answer)
-        self._count(active, error.code)
+        self._replies.failed(active, error)
+        self._step(active, RequestEvent.FAIL)
 
-    # -- out -----------------------------------------------------------------------------------------------------------
+    def _step(self, active: Active, event: RequestEvent) -> RequestState:
+        """Change the state of ``active``, give back what it no longer holds, and answer the new state."""
+        active.state, lost = step(active.state, event)
+        for held in lost:
+            self._give_back(active, held, event)
+        if active.state is RequestState.ENDED:
+            del self._active[active.id]
+        return active.state
 
-    def _count(self, active: Active, code: str) -> None:
-        metrics = self._around.metrics
-        if active.warm is not None:
-            metrics.warmup_tokens.labels(active.namespace).inc(active.prompt_tokens - active.reused)
-            return
-        metrics.requests.labels(active.namespace, code).inc()
-        metrics.count_prompt(
-            active.namespace, prompt=active.prompt_tokens, reused=active.reused, tier=HOST, missed=active.missed
-        )
-
-    def _send(self, active: Active, message: ToGateway) -> None:
-        if active.peer is not None:
-            self._around.send(active.peer, message)
-
-    def _refuse(self, command: Start, error: Error) -> None:
-        self._around.send(command.peer, error)
-        namespace = self._around.table().namespaces.get(command.request.namespace_uid)
-        self._around.metrics.requests.labels(namespace.plan.name if namespace else "", error.code).inc()
+    def _give_back(self, active: Active, held: Held, event: RequestEvent) -> None:
+        match held:
+            case Held.ENGINE:
+                self._engine.cancel(active.id)  # no-op where the engine ended it
+            case Held.LEAD:
+                failed = event is RequestEvent.FAIL
+                self._woken += self.flights.end(active.id, self._around.clock(), failed=failed)
+            case Held.BUILD if active.work is not None:
+                end_build(active.work.build, event)
+                active.work = None
+            case Held.WAIT:
+                self.flights.settle(active.id)
+            case Held.PLACE:
+                self._room.leave(active.number)
+            case _:
+                pass

@@ -6,8 +6,8 @@ it void, here as everywhere.
 
 from collections.abc import Mapping
 
-from kvgrove_daemon.active import Active
-from kvgrove_daemon.cache.resident import NoRoom
+from kvgrove_daemon.cache.flights import WARM_UP
+from kvgrove_daemon.judging import Task
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of
@@ -15,6 +15,7 @@ from kvgrove_daemon.request_runner import RequestRunner
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import WarmSet, Warmth
 from kvgrove_daemon.warmup import WarmTarget
+from kvgrove_protocol.chain import TOKEN_BYTES
 from kvgrove_protocol.data import Sampling
 from kvgrove_protocol.identity import Caller
 
@@ -43,7 +44,7 @@ class Warmer:
     def _home(self, target: WarmTarget) -> tuple[HostedNamespace, HostedModel] | None:
         """Where ``target`` belongs, if it is what the plan in force wants and this node may store for it now."""
         namespace = self._around.table().namespaces.get(target.namespace_uid)
-        model = self._runner.models.get(target.generation)
+        model = self._runner.models.usable.get(target.generation)
         if namespace is None or namespace.realm is None or model is None or namespace.plan.suspended:
             return None
         if (namespace.realm.generation, namespace.plan.fence) != (target.generation, target.fence):
@@ -72,27 +73,18 @@ class Warmer:
         if (home := self._home(target)) is None:
             return
         namespace, model = home
-        store = model.pool.store
-        prompt = self._prompt(namespace, model, target)
-        match = store.match(chain_of(store, prompt, target.tokens))
-        build = store.begin(match)
-        if isinstance(build, NoRoom):
-            match.release()
-            return
-        active = Active(
-            id=self._runner.next_id(),
-            peer=None,
-            request_id="warm-up",
-            namespace_uid=target.namespace_uid,
-            namespace=namespace.plan.name,
-            model=model,
-            fence=target.fence,
-            build=build,
-            prompt_tokens=match.chain.token_count,
-            reused=match.reused_tokens,
-            missed={},
-            arrived=self._around.clock(),
-            zones=[] if target.coming else prompt.zones,  # nobody has seen a version that is not in force
-            warm=target,
+        self._runner.warm(
+            Task(
+                namespace=namespace,
+                model=model,
+                cold=None,
+                caller=NOBODY,
+                party=WARM_UP,
+                fence=target.fence,
+                tokens=target.tokens,
+                spans=target.spans,
+                prompt_tokens=len(target.tokens) // TOKEN_BYTES,
+                sampling=Sampling(temperature=0.0),
+                max_new_tokens=0,
+            )
         )
-        self._runner.run(active, target.tokens, Sampling(temperature=0.0), 0, frozenset())

@@ -1,0 +1,69 @@
+"""A placed task on its way through the engine: what it asks for, how its misses are explained, how its build ends.
+
+Pure but for the build it is given. Must not know: other requests, gateways.
+"""
+
+import numpy as np
+
+from kvgrove_daemon.accounting import account
+from kvgrove_daemon.active import Work
+from kvgrove_daemon.cache.store import Build
+from kvgrove_daemon.engine.requests import EngineRequest
+from kvgrove_daemon.history import ReuseHistory
+from kvgrove_daemon.request_life import RequestEvent
+from kvgrove_protocol.reasons import MissReason
+
+
+def engine_request(request_id: str, work: Work) -> EngineRequest:
+    """What the engine is asked to do for ``work``, under an id that is unique in this node."""
+    task = work.task
+    return EngineRequest(
+        request_id=request_id,
+        generation=task.model.generation,
+        tokens=np.frombuffer(task.tokens, "<u4").astype(np.int64),
+        computed=work.reused_tokens,
+        slots=list(work.build.slots),
+        sampling=task.sampling,
+        max_new_tokens=task.max_new_tokens,
+        stop_token_ids=task.stop_token_ids,
+    )
+
+
+def explain(work: Work, history: ReuseHistory) -> dict[MissReason, int]:
+    """Reason -> prompt tokens that ``work`` computes: with what it reuses, they add up to the prompt (I10)."""
+    task, chain = work.task, work.build.chain
+    if task.cold is not None:
+        return {task.cold: task.prompt_tokens}
+    store = task.model.pool.store
+    return account(
+        token_count=task.prompt_tokens,
+        reused=work.reused_tokens,
+        block_size=chain.block_size,
+        keys=chain.keys,
+        gone=lambda key: work.why.get(key) or store.gone(key),
+        zone_list=work.zones,
+        history=history,
+    )
+
+
+def take_loaded(work: Work, upto_block: int) -> int:
+    """Note what a slower tier has brought, up to ``upto_block``; answers how many leading blocks are whole now."""
+    if work.restore is None:
+        raise ValueError("nothing was to be loaded")
+    keys, first = work.build.chain.keys, work.build.reused_blocks
+    whole = max(first, min(upto_block, work.restore.upto))
+    tier = work.restore.tier
+    work.reused[tier] = work.reused.get(tier, 0) + (whole - first) * work.build.chain.block_size
+    work.why |= dict.fromkeys(keys[whole : work.restore.upto], MissReason.CACHE_ERROR)
+    return whole
+
+
+def end_build(build: Build, event: RequestEvent) -> None:
+    """Give slots and lease back, in the way that fits what ended the request."""
+    match event:
+        case RequestEvent.FINISH:
+            build.finish()
+        case RequestEvent.FAIL:
+            build.fail()
+        case _:
+            build.cancel()
