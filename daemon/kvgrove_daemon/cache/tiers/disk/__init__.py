@@ -29,3 +29,30 @@ deepest first, to whatever is written. A slot is this module's name for a block 
 A directory holds one layout. Give each pool its own below a common one, named after its layout, and open those of
 layouts that are served no more with ``capacity_bytes=0``: that empties them.
 """
+
+from kvgrove_daemon.cache.tiers.disk.adoption import Survivor
+from kvgrove_daemon.cache.tiers.disk.causes import (
+    Cause,
+    DirectoryBusy,
+    DirectoryUnusable,
+    EraseIncomplete,
+    RewrapIncomplete,
+    SecretUnknown,
+)
+from kvgrove_daemon.cache.tiers.disk.filesystem import Filesystem
+from kvgrove_daemon.cache.tiers.disk.medium import DiskMedium, DiskState
+from kvgrove_daemon.cache.tiers.disk.reading import Rewrapped
+
+__all__ = [
+    "Cause",
+    "DirectoryBusy",
+    "DirectoryUnusable",
+    "DiskMedium",
+    "DiskState",
+    "EraseIncomplete",
+    "Filesystem",
+    "RewrapIncomplete",
+    "Rewrapped",
+    "SecretUnknown",
+    "Survivor",
+]
