@@ -76,6 +76,13 @@ class Link(RuleBasedStateMachine):
         if flush:
             self.turn()
 
+    @rule(number=NUMBERS)
+    def churn(self, number: int) -> None:
+        """The block that a late replay would bring back."""
+        self.store({number}, HOST, flush=True)
+        self.remove({number}, HOST, flush=True)
+        self.deliver(100)
+
     @rule()
     def turn(self) -> None:
         self.node.flush(LOAD, heartbeat=True)
