@@ -222,7 +222,7 @@ class Core:
         stats = self._engine.load()
         free = sum(pool.store.free_slots for pool in self._pools.all())
         return NodeLoad(
-            queued_prefill_tokens=stats.queued_prefill_tokens + self._runner.waiting_tokens,
+            queued_prefill_tokens=stats.queued_prefill_tokens + self._runner.roster.waiting_tokens,
             running=stats.running,
             prefill_tokens_per_s=stats.prefill_tokens_per_s,
             decode_steps_per_s=stats.decode_steps_per_s,

@@ -23,13 +23,11 @@ from kvgrove_daemon.refusals import NEVER_ROOM, NO_ROOM_IN_TIME, QUEUE_FULL, Ref
 from kvgrove_daemon.replies import Replies
 from kvgrove_daemon.request_life import Held, RequestEvent, RequestState, step
 from kvgrove_daemon.restorer import Restorer
+from kvgrove_daemon.roster import Roster
 from kvgrove_daemon.served_models import ServedModels
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.waiting_room import WaitingRoom, WaitLimits
-from kvgrove_protocol.chain import TOKEN_BYTES
 from kvgrove_protocol.errors import KvgroveError
-
-WAITING = (RequestState.WAITING_FLIGHT, RequestState.WAITING_ROOM)
 
 
 class RequestRunner:
@@ -57,14 +55,13 @@ class RequestRunner:
         self._woken: deque[Wake] = deque()
         self._history = ReuseHistory()
         self._replies = Replies(around)
-        self._active: dict[str, Active] = {}
-        self._numbers = 0
+        self.roster = Roster()
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        return not self._active
+        return not len(self.roster)
 
     @property
     def waiting_for_room(self) -> int:
@@ -76,26 +73,19 @@ class RequestRunner:
         deadlines = [self.flights.next_deadline, self._room.next_deadline]
         return min((at for at in deadlines if at is not None), default=None)
 
-    @property
-    def waiting_tokens(self) -> int:
-        """Prompt tokens of those who wait."""
-        waiting = (active.start for active in self._active.values() if active.state in WAITING)
-        return sum(len(start.request.tokens) // TOKEN_BYTES for start in waiting if start is not None)
-
     def let_go(self) -> None:
         """Free the weights of retired models that nobody uses any more."""
-        works = (active.work for active in self._active.values())
-        self.models.let_go({work.task.model.generation for work in works if work is not None})
+        self.models.let_go(self.roster.generations())
 
     # -- from gateways -------------------------------------------------------------------------------------------------
 
     def start(self, command: Start) -> None:
         """Begin ``command``, or let it wait for room or for another's blocks, or refuse it."""
-        self._decide(self._take_in(command, command.request.namespace_uid, command.arrived))
+        self._decide(self.roster.take_in(command, command.request.namespace_uid, command.arrived))
 
     def warm(self, task: Task) -> None:
         """Compute ``task`` for nobody, if there is room now."""
-        active = self._take_in(None, task.namespace.plan.uid, self._around.clock())
+        active = self.roster.take_in(None, task.namespace.plan.uid, self._around.clock())
         placed = self._placer.place(active.id, task, behind=False, may_wait=False)
         if isinstance(placed, Wait):
             self._step(active, RequestEvent.CANCEL)
@@ -104,11 +94,11 @@ class RequestRunner:
 
     def stop(self, peer: bytes, request_id: str) -> None:
         """The caller has gone. An unknown id is a no-op: the answer may have crossed the cancel."""
-        for active in [a for a in self._active.values() if (a.peer, a.request_id) == (peer, request_id)]:
+        for active in self.roster.of(peer, request_id):
             self._cancel(active)
 
     def stop_all_of(self, peer: bytes) -> None:
-        for active in [active for active in self._active.values() if active.peer == peer]:
+        for active in self.roster.of(peer):
             self._cancel(active)
 
     def _cancel(self, active: Active) -> None:
@@ -125,7 +115,8 @@ class RequestRunner:
         now = self._around.clock()
         self._woken += self.flights.tick(now)
         for number in self._room.overdue(now):
-            self._refuse(self._active[str(number)], NO_ROOM_IN_TIME)
+            if (overdue := self.roster.get(str(number))) is not None:
+                self._refuse(overdue, NO_ROOM_IN_TIME)
         while True:
             self._call_woken()
             self._call_lines()
@@ -134,29 +125,23 @@ class RequestRunner:
 
     def _call_woken(self) -> None:
         while self._woken:
-            active = self._active.get(self._woken.popleft().waiter)
+            active = self.roster.get(self._woken.popleft().waiter)
             if active is not None and active.state is RequestState.WAITING_FLIGHT:
                 self._retry(active)
 
     def _call_lines(self) -> None:
         for pool in self._room.pools():
-            while (number := self._room.first(pool)) is not None:
-                active = self._active[str(number)]
-                self._retry(active)
-                if active.state is RequestState.WAITING_ROOM:
+            while (first := self._room.first(pool)) is not None:
+                active = self.roster.get(str(first))
+                if active is None or self._retry(active) is RequestState.WAITING_ROOM:
                     break
 
-    def _retry(self, active: Active) -> None:
+    def _retry(self, active: Active) -> RequestState:
         self._step(active, RequestEvent.RETRY)
         self._decide(active)
+        return active.state
 
     # -- from arrival to the engine ------------------------------------------------------------------------------------
-
-    def _take_in(self, start: Start | None, namespace_uid: str, arrived: float) -> Active:
-        self._numbers += 1
-        active = Active(self._numbers, start, namespace_uid, arrived)
-        self._active[active.id] = active
-        return active
 
     def _decide(self, active: Active) -> None:
         """Judge and place an ARRIVED request, by what is true now."""
@@ -174,9 +159,9 @@ class RequestRunner:
         match placed:
             case Work():
                 self._begin(active, placed)
-            case Wait.ROOM if not self._is_used(task):
+            case Wait.ROOM if not self.roster.works_in(task.model.pool):
                 self._refuse(active, NEVER_ROOM)  # nobody is there whose end would make room
-            case _ if self._waiting_now >= self._limits.places:
+            case _ if self.roster.waiting >= self._limits.places:
                 self._refuse(active, QUEUE_FULL)
             case Wait.FLIGHT:
                 self._step(active, RequestEvent.AWAIT_FLIGHT)
@@ -185,15 +170,6 @@ class RequestRunner:
                     active.room_until = began + self._limits.room_s
                 self._room.enter(pool, active.number, active.room_until)
                 self._step(active, RequestEvent.AWAIT_ROOM)
-
-    @property
-    def _waiting_now(self) -> int:
-        return sum(active.state in WAITING for active in self._active.values())
-
-    def _is_used(self, task: Task) -> bool:
-        """Whether anybody works in the pool of ``task``."""
-        works = (active.work for active in self._active.values())
-        return any(work is not None and work.task.model.pool is task.model.pool for work in works)
 
     def _begin(self, active: Active, work: Work) -> None:
         active.work = work
@@ -206,7 +182,7 @@ class RequestRunner:
 
     def on_restored(self, command: Restored) -> None:
         """A worker has let go of the slots that it loaded into. One for a request that has ended is a no-op."""
-        active = self._active.get(command.request_id)
+        active = self.roster.get(command.request_id)
         if active is None or (work := active.work) is None or work.restore is None:
             return
         if active.state is RequestState.LETTING_GO:
@@ -235,13 +211,13 @@ class RequestRunner:
 
     def extend(self, request_id: str, blocks: int) -> list[int] | None:
         """More slots for a sequence that decodes; None when there is no room (the engine's `SlotSource`)."""
-        work = self._active[request_id].work
-        taken = work.build.extend(blocks) if work is not None else None
+        active = self.roster.get(request_id)
+        taken = active.work.build.extend(blocks) if active is not None and active.work is not None else None
         return None if isinstance(taken, NoRoom) else taken
 
     def on_event(self, event: EngineEvent) -> None:
         """Carry one event of the engine on to cache and caller. One for a request that has ended is a no-op."""
-        active = self._active.get(event.request_id)
+        active = self.roster.get(event.request_id)
         if active is None or (work := active.work) is None:
             return
         match event:
@@ -288,7 +264,7 @@ class RequestRunner:
         for held in lost:
             self._give_back(active, held, event)
         if active.state is RequestState.ENDED:
-            del self._active[active.id]
+            self.roster.remove(active)
         return active.state
 
     def _give_back(self, active: Active, held: Held, event: RequestEvent) -> None:
