@@ -11,6 +11,7 @@ import msgspec
 
 from kvgrove_cli.durable import write_atomically
 from kvgrove_cli.errors import FleetProblem
+from kvgrove_protocol.receipts import SignedReceipt
 
 VERSION = 1
 
@@ -32,6 +33,36 @@ class InvalidationStatus(_Part, frozen=True, kw_only=True):
         return self.pending == 0
 
 
+class ErasureStatus(_Part, frozen=True, kw_only=True):
+    """The erase of part of a namespace, or of one that was removed."""
+
+    name: str
+    """Of the entry in ``spec.privacy.erasures``; empty: the whole namespace."""
+    id: str
+    """As receipts give it."""
+    state: str
+    """Waiting (unreadable, and sealed after the one before it), UnderWay or Verified."""
+    confirmed: int
+    """Members that proved it by a receipt."""
+    pending: int
+    gone: int
+    """Members that are over with all their leases: what they left on a disk opens with a destroyed secret only."""
+    places: dict[str, int]
+    """What was erased, over all members, by place."""
+    faults: list[str]
+    """Why members that are pending cannot complete it."""
+    receipts: list[SignedReceipt]
+    """As they came, each with the public key that it was checked with."""
+
+
+class RemovedStatus(_Part, frozen=True, kw_only=True):
+    """A namespace that is gone and of which something may be left."""
+
+    name: str
+    uid: str
+    erasure: ErasureStatus
+
+
 class NamespaceStatus(_Part, frozen=True, kw_only=True):
     name: str
     uid: str
@@ -51,6 +82,7 @@ class NamespaceStatus(_Part, frozen=True, kw_only=True):
     invalidation: InvalidationStatus
     invalidation_complete: bool
     message: str
+    erasures: list[ErasureStatus] = []
 
 
 class ModelStatus(_Part, frozen=True, kw_only=True):
@@ -102,6 +134,7 @@ class FleetStatus(_Part, frozen=True, kw_only=True):
     models: list[ModelStatus]
     members: list[MemberStatus]
     problems: list[Problem]
+    removed: list[RemovedStatus] = []
 
     def namespace(self, name: str) -> NamespaceStatus:
         """Raises KeyError for a name that is not planned."""
@@ -172,6 +205,25 @@ def as_table(status: FleetStatus) -> str:
             ],
         ),
     ]
+    erasures = [(n.name, each) for n in status.namespaces for each in n.erasures]
+    erasures += [(removed.name, removed.erasure) for removed in status.removed]
+    if erasures:
+        sections.append(
+            columns(
+                ("ERASURE", "NAMESPACE", "STATE", "MEMBERS", "ERASED", "FAULTS"),
+                [
+                    (
+                        each.name or "(all of it)",
+                        name,
+                        each.state,
+                        _counts(("confirmed", each.confirmed), ("gone", each.gone), ("pending", each.pending)),
+                        ", ".join(f"{place} {count}" for place, count in each.places.items()),
+                        ", ".join(each.faults),
+                    )
+                    for name, each in erasures
+                ],
+            )
+        )
     if status.problems:
         sections.append("\n".join(f"problem: {p.object}: {p.reason}: {p.message}" for p in status.problems))
     return "\n\n".join(sections)
@@ -187,15 +239,12 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _invalidation(namespace: NamespaceStatus) -> str:
-    counts = namespace.invalidation
-    parts = [
-        f"{count} {name}"
-        for name, count in (
-            ("confirmed", counts.confirmed),
-            ("expired", counts.expired),
-            ("gone", counts.gone),
-            ("pending", counts.pending),
-        )
-        if count
-    ]
-    return ("complete" if namespace.invalidation_complete else "open") + (f" ({', '.join(parts)})" if parts else "")
+    found = namespace.invalidation
+    counts = _counts(
+        ("confirmed", found.confirmed), ("expired", found.expired), ("gone", found.gone), ("pending", found.pending)
+    )
+    return ("complete" if namespace.invalidation_complete else "open") + (f" ({counts})" if counts else "")
+
+
+def _counts(*counted: tuple[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counted if count)

@@ -22,11 +22,12 @@ from kvgrove_cli.manifests import Resources, identity
 from kvgrove_cli.mint import SYSTEM_MINT
 from kvgrove_cli.sources import Found, find_files
 from kvgrove_cli.state_dir import FleetState, StateDir
-from kvgrove_cli.status import InvalidationStatus, Problem
-from kvgrove_cli.view import Nodes, View, model_status, namespace_status
+from kvgrove_cli.status import ErasureStatus, InvalidationStatus, Problem
+from kvgrove_cli.view import Nodes, View, erasure_status, model_status, namespace_status, removed_status
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
 from kvgrove_link.planner import PlannerSocket
+from kvgrove_operator.evidence import WHOLE
 from kvgrove_operator.member_events import (
     Effect,
     Event,
@@ -44,6 +45,7 @@ from kvgrove_operator.member_events import (
 )
 from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
+from kvgrove_operator.plan_state import Proof
 from kvgrove_protocol.control import BodyRequest, Goodbye, Hello, NodeReport, ToPlanner
 
 _TICK_SECONDS = 0.25
@@ -286,13 +288,24 @@ class Supervisor:
                     models=models,
                     nodes=reports,
                     invalidation=self._invalidation(uid),
+                    erasures=self._erasures(uid),
                     problem=said.get(identity(item), ""),
                 )
                 for item in self._resources.namespaces
                 if (uid := self._state.uids.get(item.api_name, ""))
             ],
             problems=problems,
+            removed=[
+                removed_status(held.name, uid, self._ledger.proofs(uid).get(WHOLE, Proof()))
+                for uid, held in self._state.plan.removed.items()
+            ],
         )
+
+    def _erasures(self, uid: str) -> list[ErasureStatus]:
+        held, proofs = self._state.plan.namespaces.get(uid), self._ledger.proofs(uid)
+        if held is None:
+            return []
+        return [erasure_status(each, proofs.get(each.plan.id, Proof())) for each in held.erasures]
 
     def _invalidation(self, uid: str) -> InvalidationStatus:
         found = self._ledger.invalidation(uid)

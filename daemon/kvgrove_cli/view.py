@@ -4,22 +4,27 @@ Judges nothing that is not evident from its arguments: a namespace is Ready when
 and holds what is to be warm.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvgrove_cli.processes import ChildState
 from kvgrove_cli.status import (
+    ErasureStatus,
     FleetStatus,
     InvalidationStatus,
     MemberStatus,
     ModelStatus,
     NamespaceStatus,
     Problem,
+    RemovedStatus,
 )
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_crds.namespace import PromptCacheNamespace
+from kvgrove_operator.plan_state import ErasureState, Proof, Stage
 from kvgrove_protocol.control import ModelPlan, ModelReport, NamespacePlan, NamespaceReport, NodeReport
 from kvgrove_protocol.identity import short
+from kvgrove_protocol.receipts import Place
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class View:
     namespaces: list[NamespaceStatus]
     models: list[ModelStatus]
     problems: list[Problem]
+    removed: list[RemovedStatus]
 
 
 def fleet_status(pid: int, view: View, members: Sequence[MemberStatus], refused: Sequence[Problem]) -> FleetStatus:
@@ -74,6 +80,7 @@ def fleet_status(pid: int, view: View, members: Sequence[MemberStatus], refused:
         models=view.models,
         members=[*members],
         problems=problems,
+        removed=view.removed,
     )
 
 
@@ -124,6 +131,7 @@ def namespace_status(
     models: Mapping[str, ModelPlan],
     nodes: Nodes,
     invalidation: InvalidationStatus,
+    erasures: Sequence[ErasureStatus],
     problem: str,
 ) -> NamespaceStatus:
     """``plan``: what members are told of it now; None while no model can serve it."""
@@ -158,6 +166,35 @@ def namespace_status(
         invalidation=invalidation,
         invalidation_complete=invalidation.complete,
         message=message,
+        erasures=[*erasures],
+    )
+
+
+def erasure_status(erasure: ErasureState, proof: Proof) -> ErasureStatus:
+    """``proof``: as it stands now; of one that is done, the one on record counts."""
+    states = {Stage.WAITING: "Waiting", Stage.CURRENT: "UnderWay", Stage.DONE: "Verified"}
+    return _erasure(erasure.name, erasure.plan.id, states[erasure.stage], erasure.proof or proof)
+
+
+def removed_status(name: str, uid: str, proof: Proof) -> RemovedStatus:
+    return RemovedStatus(name=name, uid=uid, erasure=_erasure("", "", "UnderWay", proof))
+
+
+def _erasure(name: str, erasure: str, state: str, proof: Proof) -> ErasureStatus:
+    receipts = [signed.receipt for signed in proof.receipts]
+    erased = Counter[str]()
+    for receipt in receipts:
+        erased.update(receipt.places)
+    return ErasureStatus(
+        name=name,
+        id=erasure,
+        state=state,
+        confirmed=proof.confirmed,
+        pending=proof.pending,
+        gone=proof.gone,
+        places={place.value: erased[place] for place in Place if erased[place]},
+        faults=[f"{each.member}: {each.reason.value}" for each in receipts if each.reason is not None],
+        receipts=[*proof.receipts],
     )
 
 

@@ -16,6 +16,9 @@ from kvgrove_protocol.receipts import EraseOutcome, Receipt, SignedReceipt
 Boot = tuple[str, str]
 """Member and boot."""
 
+WHOLE = ""
+"""In place of an erasure's id: the namespace is gone, and everything of it is to be erased."""
+
 MAX_RECEIPTS = 256
 """Kept of each erasure; further holders are counted only."""
 

@@ -7,7 +7,7 @@ Every change of what must be durable marks the member; `flush` says what to pers
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvgrove_operator.evidence import Evidence
+from kvgrove_operator.evidence import WHOLE, Evidence
 from kvgrove_operator.member_events import Issued, MemberRecord, Persist
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.standing import Change, Standing, step
@@ -99,6 +99,7 @@ class Holders:
             if uid not in planned and (namespace.issued is not None or namespace.since is None):
                 _renew(namespace, revision)
                 namespace.issued = None
+                namespace.evidence.issue([WHOLE], b"", namespace.holders)
         self.settle(now)
 
     def acknowledge(self, hello: Hello, report: NodeReport) -> list[str]:
@@ -110,7 +111,7 @@ class Holders:
         boot = (hello.member, hello.boot)
         enforced = {namespace.uid: namespace.fence for namespace in report.namespaces}
         receipts = [receipt for receipt in report.receipts if genuine(receipt, hello)]
-        erased = {each.uid for each in receipts if not each.erasure and each.outcome is EraseOutcome.PROVEN}
+        erased = {each.uid for each in receipts if each.erasure == WHOLE and each.outcome is EraseOutcome.PROVEN}
         confirmed: list[str] = []
         for uid, namespace in self._namespaces.items():
             of_it = [receipt for receipt in receipts if receipt.uid == uid]
@@ -205,7 +206,7 @@ class Holders:
         )
 
     def proofs(self, uid: str, bearers: Iterable[tuple[str, str]] = ()) -> Mapping[str, Proof]:
-        """Erasure id -> how it stands, of the erasures of ``uid``. ``bearers``: who else may hold bytes of it."""
+        """Erasure id -> how it stands, of the erasures of ``uid``, or `WHOLE`. ``bearers``: who else may hold bytes."""
         namespace = self._namespaces.get(uid)
         if namespace is None:
             return {}

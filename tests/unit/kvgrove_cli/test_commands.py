@@ -8,12 +8,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from receipt_rig import KEY, receipt
 
 from kvgrove_cli import console, status
 from kvgrove_cli.__main__ import kvgrove
 from kvgrove_cli.commands.up import curl_line
 from kvgrove_cli.state_dir import StateDir
-from kvgrove_cli.status import FleetStatus, InvalidationStatus, MemberStatus, NamespaceStatus, Problem
+from kvgrove_cli.status import (
+    ErasureStatus,
+    FleetStatus,
+    InvalidationStatus,
+    MemberStatus,
+    NamespaceStatus,
+    Problem,
+)
+from kvgrove_protocol.receipts import SignedReceipt
 
 STATUS = FleetStatus(
     pid=7,
@@ -33,6 +42,19 @@ STATUS = FleetStatus(
             invalidation=InvalidationStatus(confirmed=2, expired=1, gone=0, pending=1),
             invalidation_complete=False,
             message="",
+            erasures=[
+                ErasureStatus(
+                    name="request-1",
+                    id="e1",
+                    state="UnderWay",
+                    confirmed=1,
+                    pending=1,
+                    gone=0,
+                    places={"host": 12},
+                    faults=["node-1: not_empty"],
+                    receipts=[SignedReceipt(receipt=receipt("u1", "e1"), public_key=KEY.public)],
+                )
+            ],
         )
     ],
     models=[],
@@ -127,6 +149,12 @@ def test_the_status_of_a_running_fleet_is_shown_whole(tmp_path: Path, capsys: py
         assert msgspec.json.decode(capsys.readouterr().out, type=FleetStatus) == STATUS
     for words in ("not ready", "9/18", "1/2/1", "open (2 confirmed, 1 expired, 1 pending)", "out of memory"):
         assert words in text
+
+
+def test_i8_the_table_shows_how_far_an_erasure_is() -> None:
+    _, _, row = status.as_table(STATUS).partition("ERASURE")
+    for words in ("request-1", "shop/assistant", "UnderWay", "1 confirmed, 1 pending", "host 12", "node-1: not_empty"):
+        assert words in row
 
 
 def test_the_status_of_a_fleet_that_ended_is_not_passed_off_as_its_state(

@@ -15,6 +15,7 @@ from receipt_rig import KEY, receipt
 from kvgrove_cli.errors import FleetProblem
 from kvgrove_cli.manifests import Resources, parse, take_snapshot
 from kvgrove_cli.state_dir import FleetState, StateDir
+from kvgrove_cli.status import ErasureStatus
 from kvgrove_cli.supervisor import Supervisor
 from kvgrove_link.clock import boottime
 from kvgrove_link.leases import LeaseTable
@@ -30,6 +31,7 @@ from kvgrove_protocol.control import (
     Revision,
 )
 from kvgrove_protocol.identity import GenerationInputs
+from kvgrove_protocol.receipts import Receipt, seal_of
 
 INPUTS = GenerationInputs(
     weights="sha256:w", tokenizer="sha256:t", chat_template="sha256:c", kv_dtype="float32", block_size=32
@@ -46,12 +48,13 @@ metadata: {{name: assistant, namespace: shop}}
 spec:
   modelVersionRef: {{name: tiny}}
   documents: [{{name: policy, version: v1, text: {text}}}]
+  privacy: {{erasures: [{erasures}]}}
 """
 
 
-def resources(root: Path, text: str = "one") -> Resources:
+def resources(root: Path, text: str = "one", erasures: str = "") -> Resources:
     file = root / "all.yaml"
-    file.write_text(MANIFESTS.format(model=root, text=text))
+    file.write_text(MANIFESTS.format(model=root, text=text, erasures=erasures))
     return parse(take_snapshot(file))
 
 
@@ -64,6 +67,8 @@ class FakeNode:
         self.leases = LeaseTable()
         self.applied_term = 0
         """A later term that this member claims to follow."""
+        self.erases = True
+        """Whether it gives receipts for what it is asked to erase."""
 
     def hello(self) -> Hello:
         return Hello(
@@ -85,8 +90,13 @@ class FakeNode:
             namespaces=[
                 NamespaceReport(uid=n.uid, fence=n.fence, purge_counter=n.purge.counter) for n in plan.namespaces
             ],
-            receipts=[receipt(uid, member=self.name, boot=self.boot) for uid in plan.erase_uids],
+            receipts=self.receipts(plan) if self.erases else [],
         )
+
+    def receipts(self, plan: NodePlan) -> list[Receipt]:
+        asked = [(uid, "", b"") for uid in plan.erase_uids]
+        asked += [(n.uid, each.id, seal_of(n.secret)) for n in plan.namespaces for each in n.erasures]
+        return [receipt(uid, erasure, member=self.name, boot=self.boot, seal=seal) for uid, erasure, seal in asked]
 
 
 @asynccontextmanager
@@ -281,5 +291,67 @@ def test_a_planner_that_was_overtaken_stops(tmp_path: Path, state_dir: StateDir)
         finally:
             supervisor.close()
             context.destroy(linger=0)
+
+    asyncio.run(scenario())
+
+
+def test_i8_an_erasure_is_verified_when_every_holder_gave_its_receipt(tmp_path: Path, state_dir: StateDir) -> None:
+    jane = "{name: request-1, tenant: acme, user: jane}"
+
+    async def scenario() -> None:
+        async with (
+            supervised(state_dir) as supervisor,
+            joined(supervisor, "node-0") as node,
+            joined(supervisor, "gateway-0", GATEWAY) as gateway,
+        ):
+
+            def erasure() -> ErasureStatus:
+                (only,) = supervisor.view([]).namespaces[0].erasures
+                return only
+
+            node.erases = False
+            await supervisor.apply(resources(tmp_path))
+            (uid,) = stored(state_dir).uids.values()
+            await until(lambda: node.leases.valid(uid, boottime()) and gateway.leases.valid(uid, boottime()))
+            secret = stored(state_dir).plan.namespaces[uid].secret
+            await supervisor.apply(resources(tmp_path, erasures=jane))
+            await until(lambda: erasure().confirmed == 1)
+            assert (erasure().state, erasure().pending) == ("UnderWay", 1)
+            assert stored(state_dir).plan.namespaces[uid].former_secret == secret
+            node.erases = True
+            await until(lambda: erasure().state == "Verified")
+            assert (erasure().confirmed, erasure().pending, erasure().gone) == (2, 0, 0)
+            signers = {signed.receipt.member for signed in erasure().receipts}
+            assert signers == {"node-0", "gateway-0"}
+            kept = stored(state_dir).plan.namespaces[uid]
+            assert kept.former_secret == b""
+            assert kept.secret != secret
+            await until(lambda: node.plan is not None and not node.plan.namespaces[0].erasures)
+        async with supervised(state_dir) as supervisor:  # the evidence outlives the supervisor
+            await supervisor.apply(resources(tmp_path, erasures=jane))
+            assert erasure_signers(supervisor) == signers
+
+    asyncio.run(scenario())
+
+
+def erasure_signers(supervisor: Supervisor) -> set[str]:
+    return {signed.receipt.member for signed in supervisor.view([]).namespaces[0].erasures[0].receipts}
+
+
+def test_i8_a_removed_namespace_is_shown_until_it_is_proven_gone(tmp_path: Path, state_dir: StateDir) -> None:
+    async def scenario() -> None:
+        async with supervised(state_dir) as supervisor, joined(supervisor, "node-0") as node:
+            node.erases = False
+            declared = resources(tmp_path)
+            await supervisor.apply(declared)
+            (uid,) = stored(state_dir).uids.values()
+            await until(lambda: node.leases.valid(uid, boottime()))
+            await supervisor.apply(Resources(declared.models, ()))
+            await until(lambda: node.plan is not None and node.plan.erase_uids == [uid])
+            (removed,) = supervisor.view([]).removed
+            assert (removed.name, removed.uid, removed.erasure.pending) == ("shop/assistant", uid, 1)
+            node.erases = True
+            await until(lambda: supervisor.view([]).removed == [])
+            assert stored(state_dir).plan.removed == {}
 
     asyncio.run(scenario())
