@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvgrove_daemon.cache.chains import Chain
-from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.eviction import EvictionPolicy
+from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.leases import NO_BLOCK, Lease
-from kvgrove_daemon.cache.resident import ResidentBlocks
+from kvgrove_daemon.cache.resident import Dropped, ResidencySink, ResidentBlocks
+from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.cache.tiers.break_even import PRIORS, MeasuredSpeed
 from kvgrove_daemon.cache.tiers.facts import batch_of
 from kvgrove_daemon.cache.tiers.health import Health, HealthEvent, step
@@ -53,21 +55,23 @@ class TierStats:
 
 
 class LowerTier:
-    """See the module. ``resident`` was made over a `ClearedSlots` of ``medium.num_slots``."""
+    """See the module. ``policy`` is for ``medium.num_slots`` blocks and this tier's alone."""
 
     def __init__(
         self,
         medium: Medium,
-        resident: ResidentBlocks,
-        slots: ClearedSlots,
         *,
+        block_size: int,
         block_bytes: int,
+        policy: EvictionPolicy,
+        sink: ResidencySink,
         workers: Workers,
         clock: Callable[[], float],
     ) -> None:
+        slots = ClearedSlots(medium.num_slots)
         self.name = medium.name
         self.medium = medium
-        self.resident = resident
+        self.resident = ResidentBlocks(slots, block_size, policy, sink, Ghosts(max(1024, slots.num_slots // 4)))
         self.block_bytes = block_bytes
         self.speed = MeasuredSpeed(PRIORS[medium.name])
         self.health = Health()
@@ -83,6 +87,7 @@ class LowerTier:
         self._clearing = False
         self._clear_again_at = 0.0
         self._not_cleared = 0
+        self._erasures = 0
 
     @property
     def index(self) -> BlockIndex:
@@ -169,6 +174,15 @@ class LowerTier:
         self.give_back([*slots[:first], *slots[stop:]])
         self.written += admitted.stored
         return stop
+
+    def drop(self, cause: RemovalCause, subject: Subject) -> Dropped:
+        """Make what ``subject`` means unreadable now, and have its bytes erased; see `BlockStore.drop`.
+
+        Bytes that are being read are erased when their readers have gone.
+        """
+        self._erasures += cause is RemovalCause.ERASE
+        erasure = self._erasures if cause is RemovalCause.ERASE else 0
+        return self.resident.drop(*subject.ids_in(self.index), cause, erasure)
 
     def touch(self, tail: int) -> None:
         """The chain that ends at READY block ``tail`` was used, here or above."""

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 
 from kvgrove_daemon.cache.arena import Arena
 from kvgrove_daemon.cache.chains import Chain
+from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.interned import NOTHING
 from kvgrove_daemon.cache.leases import NO_BLOCK
-from kvgrove_daemon.cache.resident import ResidentBlocks
+from kvgrove_daemon.cache.resident import Dropped, ResidentBlocks
+from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.cache.tiers.break_even import Probes
 from kvgrove_daemon.cache.tiers.lower import LowerTier
 from kvgrove_daemon.cache.tiers.medium import Facts
@@ -93,8 +95,10 @@ class TierStack:
         """
         spans: list[Span] = []
         at = matched
-        for tier in self.lower:
+        for number, tier in enumerate(self.lower, 1):
             count, tail = tier.find(chain, stop)
+            if count and number < len(self.writes):
+                self.writes[number].soon(tail)
             if count > chain.writer.private_from:
                 tier.index.contribute(tail, chain.writer.private_from, chain.writer.tag)
             if count > at:
@@ -122,6 +126,14 @@ class TierStack:
 
         self._workers.submit("load", load.work, conclude)
         return load
+
+    def drop(self, cause: RemovalCause, subject: Subject) -> list[Dropped]:
+        """Drop the copies in all lower tiers, in their order; the pool's own blocks are `BlockStore.drop`'s.
+
+        What is being copied at this moment is not listed: its source is dropped before this.
+        """
+        self._take_note()  # who contributed to what was stored just now
+        return [tier.drop(cause, subject) for tier in self.lower]
 
     # -- between requests ----------------------------------------------------------------------------------------------
 
