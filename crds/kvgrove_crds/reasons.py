@@ -31,6 +31,10 @@ class ConditionReason(StrEnum):
     DELETING = "Deleting", "The object is being deleted; its data is being erased first."
     MODEL_VERSION_NOT_FOUND = "ModelVersionNotFound", "spec.modelVersionRef names a ModelVersion that does not exist."
     MODEL_VERSION_NOT_READY = "ModelVersionNotReady", "The ModelVersion exists and is not ready yet."
+    LOSSY_CODEC_FORBIDDEN = (
+        "LossyCodecForbidden",
+        "The ModelVersion stores KV by a lossy codec, which spec.privacy.lossyCodecs does not allow.",
+    )
     CONTENT_NOT_FOUND = (
         "ContentNotFound",
         "A ConfigMap or key that a prefix, document or template names does not exist.",

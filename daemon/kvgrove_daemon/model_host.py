@@ -14,6 +14,7 @@ from kvgrove_daemon.cache.eviction import CostAware
 from kvgrove_daemon.cache.layout import KVLayout, as_dtype
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, StoreLimits
+from kvgrove_daemon.cache.tiers.codec import as_codec, require_codec
 from kvgrove_daemon.engine.digests import weights_digest
 from kvgrove_daemon.engine.model_source import open_model
 from kvgrove_daemon.engine.runner import ModelRunner
@@ -117,6 +118,8 @@ def load_model(
     source = open_model(Path(plan.path))
     dtype = default_dtype if plan.kv_dtype == "auto" else plan.kv_dtype
     layout = source.shape.layout(as_dtype(dtype), plan.block_size)
+    codec = as_codec(plan.kv_codec)
+    require_codec(layout, codec)
     bundle = pack(Path(plan.tokenizer_path or plan.path), chat_template)
     tokenizer = PromptTokenizer.from_bundle(bundle)
     inputs = GenerationInputs(
@@ -127,6 +130,7 @@ def load_model(
         block_size=layout.block_size,
         rope=source.shape.rope,
         attention=source.shape.attention,
+        kv_codec=codec,
     )
     pool = pools.of(layout, plan.pool_bytes.get("host", DEFAULT_POOL_BYTES))
     fingerprint = LayoutFingerprint(
@@ -136,6 +140,7 @@ def load_model(
         head_dim=layout.head_dim,
         dtype=layout.dtype,
         block_size=layout.block_size,
+        kv_codec=codec,
     )
     longest = pool.arena.num_slots * layout.block_size
     return HostedModel(

@@ -18,12 +18,20 @@ log = logging.getLogger(__name__)
 RETRY_S = 5.0
 RETRY_MAX_S = 120.0
 
-Identity = tuple[str, str, str, bytes, str, int]
+Identity = tuple[str, str, str, bytes, str, str, int]
 
 
 def identity(plan: ModelPlan) -> Identity:
     """What makes it another model to load. Limits (batch, context) are not in it."""
-    return (plan.name, plan.path, plan.tokenizer_path, plan.chat_template, plan.kv_dtype, plan.block_size)
+    return (
+        plan.name,
+        plan.path,
+        plan.tokenizer_path,
+        plan.chat_template,
+        plan.kv_dtype,
+        plan.kv_codec,
+        plan.block_size,
+    )
 
 
 @dataclass

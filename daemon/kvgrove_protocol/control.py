@@ -46,6 +46,8 @@ class ModelPlan(_Part, frozen=True, kw_only=True):
     chat_template: bytes = b""
     """Digest of an overriding template's body; empty: the tokenizer's own."""
     kv_dtype: str = "auto"
+    kv_codec: str = "none"
+    """Of the lower tiers: ``none``, ``int8``, ``fp8-e4m3`` or ``int4``."""
     block_size: int = 32
     max_model_len: int = 0
     """0: the model's own limit."""

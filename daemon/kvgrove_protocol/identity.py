@@ -62,6 +62,8 @@ class LayoutFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     dtype: str
     block_size: int
+    kv_codec: str = "none"
+    """What blocks went through on their way to a lower tier."""
     tensor_parallel_rank: int = 0
     tensor_parallel_size: int = 1
 

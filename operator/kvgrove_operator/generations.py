@@ -147,8 +147,6 @@ def _unsupported(resource: ModelVersion) -> str | None:
         return "spec.adapters: adapters are not loaded by this release; merge them into the weights"
     if spec.rope is not None:
         return "spec.rope: overrides are not applied by this release; set them in the model's config.json"
-    if spec.kv_format.codec != "none":
-        return f"spec.kvFormat.codec: {spec.kv_format.codec} is not stored by this release; use none"
     return None
 
 
@@ -166,6 +164,7 @@ def _plan(model: DesiredModel, template: bytes) -> ModelPlan:
         tokenizer_path=model.tokenizer_path,
         chat_template=body_digest(template) if template else b"",
         kv_dtype=spec.kv_format.dtype,
+        kv_codec=spec.kv_format.codec,
         block_size=spec.kv_format.block_size,
         max_model_len=spec.engine.max_model_len or 0,
         max_batch=spec.engine.max_batch_size,

@@ -20,6 +20,7 @@ from kvgrove_operator.generations import Models
 from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_namespace
 from kvgrove_operator.plan_state import Mint, NamespaceState
+from kvgrove_operator.serving import serving
 from kvgrove_protocol.control import NamespacePlan, QuotaPlan
 from kvgrove_protocol.identity import Isolation
 
@@ -82,15 +83,9 @@ def plan_namespace(
         )
         for alias in refused
     ]
-    wanted = spec.model_version_ref.name
-    if wanted not in around.models.states:
-        problems.append(
-            of_namespace(
-                name,
-                ConditionReason.MODEL_VERSION_NOT_FOUND,
-                f"spec.modelVersionRef: there is no usable ModelVersion {wanted}; create it or correct the name",
-            )
-        )
+    chosen = serving(resource, before.model if before is not None else "", around.models, around.observed)
+    problems += chosen.problems
+    suspended = spec.suspend or chosen.cold
     state = NamespaceState(
         name=name,
         purge=purged,
@@ -104,7 +99,7 @@ def plan_namespace(
         access_revision=who.revision,
         access=who.digest,
         aliases=granted,
-        model=_serving(wanted, before.model if before is not None else "", around),
+        model=chosen.model,
         secret=erased.secret,
         former_secret=erased.former_secret,
         pseudonym_key=pseudonym_key,
@@ -128,30 +123,17 @@ def plan_namespace(
         documents=texts.document_plans(),
         coming=texts.coming_plans(),
         prefixes=texts.prefix_plans(),
-        warm=[] if spec.suspend else [prefix for prefix in warm if prefix in texts.prefixes],
+        warm=[] if suspended else [prefix for prefix in warm if prefix in texts.prefixes],
         quota=_quota({"device": spec.quota.device, "host": spec.quota.host, "disk": spec.quota.disk}),
         lease_seconds=spec.freshness.lease.seconds,
         fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
-        suspended=spec.suspend,
+        suspended=suspended,
         erasures=erased.plans(),
         secret=state.secret,
         former_secret=state.former_secret,
         pseudonym_key=state.pseudonym_key,
     )
     return PlannedNamespace(state, plan, texts.bodies, tuple(problems))
-
-
-def _serving(wanted: str, active: str, around: Surroundings) -> str:
-    """The model that serves: the last one that did, until the wanted one is ready on every daemon.
-
-    Where the last one never had a generation nothing is given up, and the wanted one takes its place at once.
-    """
-    models = around.models
-    if wanted == active or wanted not in models.states:
-        return active if active in models.states else ""
-    if not models.named(active) or models.ready_everywhere(wanted, around.observed):
-        return wanted
-    return active
 
 
 def _quota(tiers: Mapping[str, TierQuota]) -> dict[str, QuotaPlan]:

@@ -272,7 +272,6 @@ def test_a_deleted_model_is_held_while_it_still_serves(planning: Planning) -> No
         ({"engine": {"type": "vllm"}}, "spec.engine.type"),
         ({"adapters": [{"name": "x", "source": {"hostPath": {"path": "/x"}}}]}, "spec.adapters"),
         ({"rope": {"type": "linear", "factor": 2.0}}, "spec.rope"),
-        ({"kvFormat": {"codec": "int8"}}, "spec.kvFormat.codec"),
     ],
 )
 def test_what_nodes_are_not_told_is_refused_not_ignored(planning: Planning, spec: dict[str, Any], field: str) -> None:
@@ -282,14 +281,54 @@ def test_what_nodes_are_not_told_is_refused_not_ignored(planning: Planning, spec
     assert field in planned.problems[0].message
 
 
+LOSSY = {"kvFormat": {"codec": "int8"}}
+ALLOWED = {"privacy": {"lossyCodecs": "Allowed"}}
+
+
+def test_i1_a_namespace_that_allows_no_lossy_codec_is_not_planned_on_one(planning: Planning) -> None:
+    planned = planning(namespace(), models=(model(**LOSSY),))
+    assert planned.namespaces == ()
+    assert reasons(planned) == [("PromptCacheNamespace team/a", ConditionReason.LOSSY_CODEC_FORBIDDEN)]
+    for part in ("spec.privacy.lossyCodecs", "Allowed", "int8", "spec.kvFormat.codec none"):
+        assert part in planned.problems[0].message
+    allowed = planning(namespace(**ALLOWED), models=(model(**LOSSY),))
+    assert allowed.problems == ()
+    assert (only(allowed).model, only(allowed).suspended) == ("m1", False)
+
+
+def test_i1_a_lossy_version_leaves_an_exact_namespace_on_its_last_good_model(planning: Planning) -> None:
+    both = (model("m1"), model("m2", **LOSSY))
+    good = planning(namespace(), models=both, observed=ready("m1", "m2"))
+    refused = planning(namespace(model_name="m2"), models=both, observed=ready("m1", "m2"))
+    assert refused.same_plan(good)
+    assert reasons(refused) == [("PromptCacheNamespace team/a", ConditionReason.LOSSY_CODEC_FORBIDDEN)]
+    assert refused.problems[0].message.endswith("until then m1 serves on")
+    moved = planning(namespace(model_name="m2", **ALLOWED), models=both, observed=ready("m1", "m2"))
+    assert only(moved).model == "m2"
+
+
+def test_i1_forbidding_what_serves_already_ends_reuse_at_once_and_no_service(planning: Planning) -> None:
+    prefixes = [document("p", "p")]
+    lossy = (model("m1", **LOSSY), model("m2"))
+    assert only(planning(namespace(prefixes=prefixes, **ALLOWED), models=lossy, observed=ready("m1"))).warm == ["p"]
+    cold = planning(namespace(prefixes=prefixes), models=lossy, observed=ready("m1"))
+    assert (only(cold).model, only(cold).suspended, only(cold).warm) == ("m1", True, [])
+    assert cold.problems[0].message.endswith("until then m1 serves on, without its cache")
+    leaving = planning(namespace(prefixes=prefixes, model_name="m2"), models=lossy, observed=ready("m1"))
+    assert (only(leaving).model, only(leaving).suspended, leaving.problems) == ("m1", True, ())
+    left = planning(namespace(prefixes=prefixes, model_name="m2"), models=lossy, observed=ready("m1", "m2"))
+    assert (only(left).model, only(left).suspended, only(left).warm) == ("m2", False, ["p"])
+
+
 def test_the_fields_of_a_model_reach_its_plan(planning: Planning) -> None:
     spec = {
-        "kvFormat": {"dtype": "bfloat16", "blockSize": 64},
+        "kvFormat": {"dtype": "bfloat16", "blockSize": 64, "codec": "fp8-e4m3"},
         "engine": {"maxBatchSize": 4, "prefillChunkTokens": 128, "maxModelLen": 2048},
         "pool": {"device": "1Gi", "host": "2Mi", "disk": "0"},
     }
     (planned,) = planning(namespace(), models=(model(**spec),)).models
     assert (planned.path, planned.kv_dtype, planned.block_size) == ("/models/m1", "bfloat16", 64)
+    assert planned.kv_codec == "fp8-e4m3"
     assert (planned.max_batch, planned.prefill_chunk, planned.max_model_len) == (4, 128, 2048)
     assert planned.pool_bytes == {"device": 1 << 30, "host": 2 << 20}
 
