@@ -39,6 +39,7 @@ class ManualWorkers:
         self.ended: deque[tuple[Any, Callable[[Any], None]]] = deque()
 
     def submit(self, lane: Lane, work: Callable[[], Any], conclude: Callable[[Any], None]) -> None:
+        del lane
         self.waiting.append((work, conclude))
 
     def run_one(self, at: int = 0) -> None:
@@ -137,7 +138,7 @@ class TierRig:
             lower,
             sinks,
             workers=self.workers,
-            fresh=lambda namespace, root: self.fresh,
+            fresh=lambda _namespace, _root: self.fresh,
             clock=self.clock,
         )
 

@@ -157,7 +157,7 @@ def test_abandoning_a_load_keeps_what_is_whole_and_touches_the_slots_no_more(rig
     down(rig, [1, 2, 3])
     build, below = rig.begin(rig.chain([1, 2, 3]))
     assert below is not None
-    load = rig.load(build, below, lambda ended: None)
+    load = rig.load(build, below, lambda _: None)
     assert load.abandon() == 0
     before = [rig.arena.read_block(slot) for slot in build.slots]
     rig.workers.settle()
@@ -193,6 +193,7 @@ def test_three_tiers_hand_down_and_load_straight_to_the_top() -> None:
     for chain in chains:
         rig.serve(chain)
         rig.serve(chain)
+        rig.tend()
         rig.tend()
     host, disk = rig.stack.lower
     assert len(host.index) <= 12

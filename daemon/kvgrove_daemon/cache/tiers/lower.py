@@ -84,6 +84,7 @@ class LowerTier:
         self._workers = workers
         self._clock = clock
         self._low_free, self._high_free = max(1, slots.num_slots // 50), max(1, slots.num_slots // 20)
+        self._lacking = 0  # slots that were asked for in vain since room was last made
         self._clearing = False
         self._clear_again_at = 0.0
         self._not_cleared = 0
@@ -102,6 +103,7 @@ class LowerTier:
     def take(self, count: int) -> list[int]:
         """Up to ``count`` empty slots, private to the caller. Fewer where there are fewer: room is made for later."""
         have = min(count, self._slots.free_count)
+        self._lacking = max(self._lacking, min(count, self._slots.num_slots) - have)
         runs = self._slots.allocate(have) if have else None
         return [slot for run in runs for slot in run.slots()] if runs is not None else []
 
@@ -117,8 +119,10 @@ class LowerTier:
                 over = self.index.per_namespace.get(namespace, 0) - ceiling
                 left -= self.resident.evict(min(over, left), RemovalCause.QUOTA, namespace)
             coming = self._slots.free_count + self._slots.uncleared
-            if coming < self._low_free:
-                self.resident.evict(min(self._high_free - coming, left), RemovalCause.PRESSURE)
+            if coming < max(self._low_free, self._lacking):
+                missing = max(self._high_free, self._lacking) - coming
+                self.resident.evict(min(missing, left), RemovalCause.PRESSURE)
+            self._lacking = 0
         self._clear()
 
     def _clear(self) -> None:
