@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from kvgrove_daemon.cache.tiers.medium import MediumFailed, MediumFull
-from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.errors import Retryable, Terminal
 
 
 class Cause(StrEnum):
@@ -81,7 +81,7 @@ class DirectoryUnusable(Terminal):
     code = "tier_directory_unusable"
 
 
-class SecretUnknown(MediumFailed):
+class SecretUnknown(Retryable):
     """No secret for the namespace now, or another one: what the slot holds stays, and is noise until it is given."""
 
     code = "tier_secret_unknown"
