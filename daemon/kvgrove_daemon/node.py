@@ -25,6 +25,7 @@ from kvgrove_daemon.engine.loop import EngineLoop
 from kvgrove_daemon.event_log import EventLog
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.gateway_socket import GatewaySocket
+from kvgrove_daemon.kv_events.export import KvEventExport
 from kvgrove_daemon.memory_file import MemoryFile
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
@@ -45,6 +46,7 @@ from kvgrove_link.member_key import MemberKey
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport
 from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.errors import KvgroveError, Retryable, Terminal
+from kvgrove_protocol.events import HOST
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.receipts import EraseOutcome, Place, Receipt
 
@@ -81,10 +83,22 @@ class Node:
             lost=lambda peer: self._submit(PeerLost(peer)),
             count=lambda kind: self.metrics.frames_dropped.labels(kind).inc(),
         )
+        self._export = self._make_export() if settings.kv_events is not None else None
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._plan_changed = asyncio.Event()
         self._warm_problems: dict[str, KvgroveError] = {}
+
+    def _make_export(self) -> KvEventExport:
+        assert self._settings.kv_events is not None  # noqa: S101 - asked by the caller
+        return KvEventExport(
+            self._settings.kv_events,
+            table=lambda: self._table,
+            indexes=lambda: {HOST: [pool.store.resident.index for pool in self._pools.all()]},
+            nearest=HOST,
+            clock=boottime,
+            registry=self.metrics.registry,
+        )
 
     @property
     def address(self) -> str:
@@ -118,13 +132,15 @@ class Node:
             around,
             EngineLoop(clock=boottime),
             self._pools,
-            Followers(event_log, self._send_from_core),
+            Followers(event_log, self._send_from_core, self._export.exporter if self._export is not None else None),
             threads=self._settings.threads,
             jitter=Random(self.boot).random,  # noqa: S311 - jitter of retries
             changed=self._link.report_soon,
             died=self._on_core_death,
         )
         self._core.start()
+        if self._export is not None:
+            self._export.start()
         self._socket.start(loop)
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._keep_warm_set_current())]
         stopped = asyncio.create_task(self._stopping.wait())
@@ -150,6 +166,8 @@ class Node:
         await self._models.close()
         if self._failure is None:
             await asyncio.to_thread(self._core.stop, STOP_S)
+        if self._export is not None:
+            await asyncio.to_thread(self._export.close)
         self._socket.close()
         self._pools.close()
         self._context.destroy(0)

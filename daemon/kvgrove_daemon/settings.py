@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvgrove_daemon.kv_events.address import ExportRefused, ExportSettings, export_settings
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -18,6 +20,8 @@ class Settings:
     device: str
     metrics: tuple[str, int] | None
     pod_uid: str
+    kv_events: ExportSettings | None = None
+    """None: residency events go to gateways alone."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Settings:
@@ -41,7 +45,21 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--metrics", type=_host_port, default=None, help="HOST:PORT of the Prometheus endpoint (default: none)"
     )
     parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
+    parser.add_argument(
+        "--kv-events",
+        metavar="ENDPOINT",
+        help="publish KV events of namespaces that opted in here, for others (default: off); ipc or loopback",
+    )
+    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="where readers of them ask for what they missed")
+    parser.add_argument("--kv-events-key", type=Path, metavar="FILE", help="this node's CURVE certificate, with secret")
+    parser.add_argument("--kv-events-clients", type=Path, metavar="DIR", help="CURVE certificates of those let in")
     found = parser.parse_args(arguments)
+    try:
+        kv_events = export_settings(
+            found.kv_events, found.kv_events_replay, found.kv_events_key, found.kv_events_clients
+        )
+    except ExportRefused as refused:
+        parser.error(refused.message)
     return Settings(
         member=found.member,
         control=found.control,
@@ -51,6 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         device=found.device,
         metrics=found.metrics,
         pod_uid=found.pod_uid,
+        kv_events=kv_events,
     )
 
 

@@ -154,6 +154,8 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     fail_closed: bool = False
     """Without a lease: refuse (True) or answer cold (False)."""
     suspended: bool = False
+    events_export: bool = False
+    """Whether residency events, which carry token ids, may leave the fleet's own links for this namespace."""
     tenant_share: int = 100
     """Percent of the namespace's room that one tenant's private blocks may fill."""
     ttl: TtlPlan = TtlPlan()

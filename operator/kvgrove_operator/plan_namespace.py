@@ -128,6 +128,7 @@ def plan_namespace(
         lease_seconds=spec.freshness.lease.seconds,
         fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
         suspended=suspended,
+        events_export=spec.events.export,
         erasures=erased.plans(),
         secret=state.secret,
         former_secret=state.former_secret,
