@@ -103,7 +103,7 @@ class Build:
         """Slots for ``blocks`` more blocks, behind the last one if possible; they are in `slots` already."""
         self._require_open()
         after = self.slots[-1] if self.slots and self._private[-1] else None
-        taken = self._scope.resident.allocate(blocks, after=after)
+        taken = self._scope.resident.allocate(blocks, after=after, namespace=self.chain.namespace)
         if isinstance(taken, NoRoom):
             return taken
         self.slots += taken

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvgrove_protocol.identity import NOBODY, Contributor
 
@@ -81,6 +81,14 @@ def means(selector: Contributor, tag: Tag) -> bool:
         who == MANY or (who.tenant == selector.tenant and (not selector.user or who.user in (b"", selector.user)))
         for who in tag
     )
+
+
+class Group(NamedTuple):
+    """Who is charged for a block."""
+
+    namespace: str
+    tenant: bytes = b""
+    """Pseudonym of the tenant who built it; empty for declared texts, and where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

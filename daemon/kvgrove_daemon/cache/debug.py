@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvgrove_daemon.cache.blocks import BlockState
+from kvgrove_daemon.cache.branches import Branches
 from kvgrove_daemon.cache.contributors import joined
 from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.interned import Interned
@@ -38,6 +39,7 @@ def check(store: BlockStore, *, rehash: bool = True) -> None:
         _check_keys(index)
     _check_counts(index, blocks)
     _check_tags(index, blocks)
+    _check_branches(store._resident.branches, index, blocks)
     _check_leases(store, blocks)
     _check_slots(store, blocks)
 
@@ -74,6 +76,18 @@ def _check_tree(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
     _demand(index.held == len(blocks), f"{index.held} ids are in use for {len(blocks)} blocks")
 
 
+def _check_branches(branches: Branches, index: BlockIndex, blocks: dict[int, BlockState]) -> None:
+    children: dict[int, set[int]] = {}
+    for block in blocks:
+        children.setdefault(index.parent[block], set()).add(block)
+    branching = {parent: found for parent, found in children.items() if parent != NO_BLOCK and len(found) > 1}
+    known = {parent: {child for owned in owners.values() for child in owned} for parent, owners in branches.by_owner()}
+    _demand(known == branching, "the children of branching blocks are not those that are noted")
+    for _, owners in branches.by_owner():
+        for owner_id, owned in owners.items():
+            _demand(all(index.owner[child] == owner_id for child in owned), "a branch is charged to somebody else")
+
+
 def _check_keys(index: BlockIndex) -> None:
     tokens_of = {block: tokens for block, _, tokens in index.entries()}
     for block in index.ready_ids().tolist():
@@ -88,6 +102,8 @@ def _check_keys(index: BlockIndex) -> None:
 def _check_counts(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
     namespaces = Counter(index.namespace(block) for block in blocks)
     _demand(index.per_namespace == dict(namespaces), "blocks per namespace do not add up")
+    groups = Counter(index.group(block) for block in blocks)
+    _demand(index.per_group == dict(groups), "blocks per group do not add up")
     _check_uses("root", index.roots, index.root, blocks)
     _check_uses("fold", index.folds, index.fold, blocks)
     _check_uses("tag", index.tags, index.tag, blocks)
@@ -124,7 +140,7 @@ def _check_leases(store: BlockStore, blocks: dict[int, BlockState]) -> None:
         _demand(block in protected, f"block {block} is retired, unread, and still holds its slot")
     for block in evictable:
         if not index.children[block]:
-            offered = resident.policy.knows(block, index.namespace(block))
+            offered = resident.policy.knows(block, index.group(block))
             _demand(offered, f"leaf {block} could go, and the policy has never heard of it")
 
 

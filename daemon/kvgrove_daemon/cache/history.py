@@ -22,7 +22,9 @@ class RemovalCause(StrEnum):
     PRESSURE = "pressure"
     """The pool was short of room."""
     QUOTA = "quota"
-    """Its namespace was over its ceiling."""
+    """Its namespace was over its ceiling, or its tenant over its share."""
+    BRANCHES = "branches"
+    """Its contributor had more continuations of one block than are kept."""
     TTL = "ttl"
     VERSION = "version"
     """A document, generation, policy or purge epoch moved on."""
@@ -36,6 +38,7 @@ _REMEMBERED: Final[Mapping[RemovalCause, MissReason]] = MappingProxyType(
     {
         RemovalCause.PRESSURE: MissReason.EVICTED,
         RemovalCause.QUOTA: MissReason.EVICTED,
+        RemovalCause.BRANCHES: MissReason.EVICTED,
         RemovalCause.TTL: MissReason.EXPIRED,
     }
 )

@@ -31,6 +31,8 @@ class NewBlocks:
     """Offset within `keys` -> (fold, its documents), where there is a fold."""
     tags: Mapping[int, Tag] = field(default_factory=lambda: {0: ANYBODY})
     """Offset within `keys`, ascending and from 0 -> whose text the blocks from there on may hold."""
+    computed_at: float | None = None
+    """When, on the clock of the pool, for blocks that come from another tier; None: just now."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -64,4 +66,5 @@ class NewBlocks:
             self.slots[first:stop],
             {at - first: fold for at, fold in self.folds.items() if first <= at < stop},
             {max(low - first, 0): tag for low, high, tag in self.tag_runs() if low < stop and high > first},
+            self.computed_at,
         )

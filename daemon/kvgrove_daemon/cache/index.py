@@ -13,20 +13,21 @@ stretch of consecutive ancestors that ends in it: a chain is read back as a few 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
-from kvgrove_daemon.cache.contributors import DECLARED, Tag, joined, owner
+from kvgrove_daemon.cache.contributors import DECLARED, Group, Tag, joined, owner
 from kvgrove_daemon.cache.incoming import NewBlocks, Tokens
 from kvgrove_daemon.cache.interned import NOTHING, Interned
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.runs import Run, RunAllocator
 from kvgrove_protocol.identity import NOBODY, Contributor
 
+Key = TypeVar("Key", bound=Hashable)
 Ints = npt.NDArray[np.int32]
 Stretch = tuple[int, int]
 """Block ids ``[low, high)``, each the parent of the next."""
@@ -54,6 +55,13 @@ def _joined(stretches: Sequence[Stretch]) -> Ints:
     return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(shifts, lengths)
 
 
+def _add(counts: dict[Key, int], key: Key, count: int) -> None:
+    """Only what is there has an entry."""
+    counts[key] = counts.get(key, 0) + count
+    if not counts[key]:
+        del counts[key]
+
+
 class BlockIndex:
     """The resident blocks of one pool, at most ``capacity``. Mutable, single-threaded."""
 
@@ -68,6 +76,8 @@ class BlockIndex:
         self.owners: Interned[Contributor] = Interned()
         self.per_namespace: dict[str, int] = {}
         """Blocks held, retired ones included; only namespaces that hold any."""
+        self.per_group: dict[Group, int] = {}
+        """The same by who is charged for them."""
         self.parent, self._parents = _column(capacity)
         self.depth, self._depths = _column(capacity)
         self.children, self._children = _column(capacity)
@@ -107,6 +117,18 @@ class BlockIndex:
 
     def namespace(self, block: int) -> str:
         return self.roots.labels(self.root[block])[0]
+
+    def group(self, block: int) -> Group:
+        """Who is charged for ``block``."""
+        return Group(self.namespace(block), self.owner_of(block).tenant)
+
+    def child_beside(self, parent: int, other: int) -> int:
+        """A child of ``parent`` that is not ``other``; there must be one. O(1) where ids are consecutive."""
+        next_id = parent + 1
+        if next_id not in (other, self.capacity) and self.parent[next_id] == parent and self.state[next_id]:
+            return next_id
+        children = np.flatnonzero((self._parents == parent) & (self._state != BlockState.ABSENT))
+        return int(next(child for child in children if child != other))
 
     def tag_of(self, block: int) -> Tag:
         """Whose text ``block`` may hold."""
@@ -215,7 +237,7 @@ class BlockIndex:
         wanted = new.tokens.reshape(count, self.block_size)
         slot_values = np.asarray(new.slots, dtype=np.int32)
         root_id = self.roots.hold(new.root, count, (namespace,))
-        self.per_namespace[namespace] = self.per_namespace.get(namespace, 0) + count
+        _add(self.per_namespace, namespace, count)
         depth = 0 if parent == NO_BLOCK else self.depth[parent] + 1
         done = 0
         for run in runs:
@@ -257,10 +279,9 @@ class BlockIndex:
         parent = self.parent[block]
         if parent != NO_BLOCK:
             self.children[parent] -= 1
-        namespace = self.namespace(block)
-        self.per_namespace[namespace] -= 1
-        if not self.per_namespace[namespace]:
-            del self.per_namespace[namespace]
+        group = self.group(block)
+        _add(self.per_namespace, group.namespace, -1)
+        _add(self.per_group, group, -1)
         self.roots.release(self.root[block])
         if self.fold[block] != NOTHING:
             self.folds.release(self.fold[block])
@@ -328,6 +349,7 @@ class BlockIndex:
     def _mark(self, ids: Ints, new: NewBlocks) -> None:
         """Write tags and owners of blocks that were just listed."""
         for first, stop, tag in new.tag_runs():
+            _add(self.per_group, Group(new.namespace, owner(tag).tenant), stop - first)
             if tag:
                 self._tag_ids[ids[first:stop]] = self.tags.hold(tag, stop - first)
                 self._owner_ids[ids[first:stop]] = self.owners.hold(owner(tag), stop - first)
@@ -338,6 +360,20 @@ class BlockIndex:
         """READY blocks, parents before children. O(capacity): for snapshots and checks."""
         ready = np.flatnonzero(self._state == BlockState.READY)
         return ready[np.argsort(self._depths[ready], kind="stable")]
+
+    def ids_of(self, namespace: str) -> list[int]:
+        """All blocks of ``namespace`` that are held. O(capacity)."""
+        roots = [known for known, _, labels in self.roots.items() if namespace in labels]
+        ids: list[int] = np.flatnonzero(np.isin(self._root_ids, roots) & (self._state != BlockState.ABSENT)).tolist()
+        return ids
+
+    def ready_by_namespace(self, marked: npt.NDArray[np.bool_]) -> dict[str, int]:
+        """READY blocks among the marked ones, by namespace. O(capacity)."""
+        roots, counts = np.unique(self._root_ids[marked & (self._state == BlockState.READY)], return_counts=True)
+        by_namespace: dict[str, int] = {}
+        for root, count in zip(roots.tolist(), counts.tolist(), strict=True):
+            _add(by_namespace, self.roots.labels(root)[0], count)
+        return by_namespace
 
     def count_ready(self, marked: npt.NDArray[np.bool_]) -> int:
         return int(np.count_nonzero(self._state[marked] == BlockState.READY))
@@ -366,9 +402,18 @@ class BlockIndex:
         """``block`` and its descendants, as far as they are READY. Children before parents. Cost: `subtree_ids`."""
         hit = np.zeros(self.capacity, dtype=np.bool_)
         hit[block] = True
-        hit = self._with_descendants(hit, self._state != BlockState.ABSENT)
-        ids = np.flatnonzero(hit & (self._state == BlockState.READY))
+        return self.below(hit)
+
+    def below(self, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """The same for all marked blocks, which may be READY or not."""
+        held = self._state != BlockState.ABSENT
+        ids = np.flatnonzero(self._with_descendants(marked & held, held) & (self._state == BlockState.READY))
         return ids[np.argsort(-self._depths[ids], kind="stable")]
+
+    @property
+    def root_column(self) -> Ints:
+        """Root ids by block, also of blocks that are not held. Read-only."""
+        return self._root_ids
 
     def _with_descendants(self, hit: npt.NDArray[np.bool_], held: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         ancestor = np.where(held, self._parents, NO_BLOCK)

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvgrove_daemon.cache.ages import Clock
 from kvgrove_daemon.cache.build import Build, BuildCounters, BuildScope
 from kvgrove_daemon.cache.chains import NO_DOCUMENTS, Chain, KeyFunction, KnownChains
 from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer, covers
@@ -35,7 +36,9 @@ from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.match import Match
 from kvgrove_daemon.cache.quarantine import Wiper
-from kvgrove_daemon.cache.resident import Dropped, NoRoom, ResidencySink, ResidentBlocks, SilentSink
+from kvgrove_daemon.cache.relief import Relief
+from kvgrove_daemon.cache.resident import Dropped, NoRoom, ResidencySink, ResidentBlocks, SilentSink, timeless
+from kvgrove_daemon.cache.rooms import NamespaceRoom
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.subjects import Erasures, Subject
 from kvgrove_protocol.chain import NO_FOLDS, TOKEN_BYTES, block_keys
@@ -88,6 +91,8 @@ class StoreStats:
     builds: int
     matches: int
     no_room: int
+    evicted_for_requests: int
+    """Blocks evicted on the request path, since relief had made too little room."""
     collisions: int
     double_releases: int
     stored: int
@@ -111,6 +116,7 @@ class BlockStore:
         block_bytes: int,
         sink: ResidencySink | None = None,
         policy: EvictionPolicy | None = None,
+        clock: Clock = timeless,
         limits: StoreLimits | None = None,
         key_function: KeyFunction = block_keys,
     ) -> None:
@@ -124,12 +130,13 @@ class BlockStore:
             policy if policy is not None else LeafLRU(pool.num_slots),
             sink if sink is not None else SilentSink(),
             Ghosts(ghosts),
+            clock=clock,
         )
+        self._relief = Relief(self._resident, self.limits.low_free, self.limits.high_free, clock)
         self._chains = KnownChains(self.limits.known_chain_bytes, block_size, key_function)
         self._scope = BuildScope(self._resident, self._chains, set(), BuildCounters(), key_function)
         self._erasures = Erasures()
         self._matches = 0
-        self._relieving = False
 
     # -- a request's way -----------------------------------------------------------------------------------------------
 
@@ -169,14 +176,17 @@ class BlockStore:
         reusable = (last if limit_tokens is None else min(limit_tokens, last)) // self.block_size
         blocks, tail = self._resident.longest(chain, reusable)
         lease = self._resident.leases.take(tail)
-        if tail != NO_BLOCK:
-            self._resident.policy.touch(tail, self._resident.index.stretches(tail))
+        self._resident.used(tail)
         self._matches += 1
         return Match(chain, blocks, self._resident, lease)
 
     def gone(self, key: bytes) -> MissReason | None:
         """Why the block of this key gave way; None where it is not known ever to have been here."""
-        return self._resident.ghosts.reason(key)
+        resident = self._resident
+        block = resident.index.find(key)
+        if block is not None and resident.rooms.of(resident.index.namespace(block)).ttl_s is not None:
+            return MissReason.EXPIRED  # it is there, and relief will take it
+        return resident.ghosts.reason(key)
 
     def ready_blocks(self, chain: Chain) -> int:
         """How many leading full blocks of ``chain`` are READY now. Takes no lease and is no use of them: for warmth."""
@@ -195,7 +205,12 @@ class BlockStore:
         wanted = -(-match.chain.token_count // self.block_size) - match.blocks
         reused = match.slots if match.tail != NO_BLOCK else []  # `tail` raises where the lease has gone
         after = reused[-1] if reused else None
-        taken = self._resident.allocate(wanted, spare=-(-spare_tokens // self.block_size), after=after)
+        taken = self._resident.allocate(
+            wanted,
+            spare=-(-spare_tokens // self.block_size),
+            after=after,
+            namespace=match.chain.namespace,
+        )
         if isinstance(taken, NoRoom):
             return taken
         tail, writer = match.tail, match.chain.writer
@@ -208,29 +223,30 @@ class BlockStore:
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
     def relieve(self, limit: int = 256) -> int:
-        """Between requests: make room ahead of need, and bring namespaces below lowered ceilings.
+        """Off the request path: make room ahead of need, bring namespaces below their marks, take what has expired.
 
         Frees at most ``limit`` blocks per call and answers how many; 0 means that nothing is to be done now.
         """
-        freed = 0
-        for namespace, ceiling in self._resident.ceilings.items():
-            over = self._resident.index.per_namespace.get(namespace, 0) - ceiling
-            freed += self._resident.evict(min(over, limit - freed), RemovalCause.QUOTA, namespace)
-        if self._relieving or self._resident.pool.free_count < self.limits.low_free:
-            freed += self.evict_to(self.limits.high_free, limit=limit - freed)
-            self._relieving = freed > 0 and self._resident.pool.free_count < self.limits.high_free
-        return freed
+        return self._relief.run(limit)
 
     def evict_to(self, free: int, *, limit: int) -> int:
         """Evict until ``free`` slots are free, at most ``limit`` blocks; answers how many went."""
-        return self._resident.evict(min(free - self._resident.pool.free_count, limit), RemovalCause.PRESSURE)
+        return self._resident.relieve_pressure(min(free - self._resident.pool.free_count, limit))
+
+    def set_room(self, namespace: str, room: NamespaceRoom) -> None:
+        """Settings of ``namespace`` from now on; what is over them gives way by `relieve`, or when it wants more."""
+        self._resident.set_room(namespace, room)
+
+    def room(self, namespace: str) -> NamespaceRoom:
+        return self._resident.rooms.of(namespace)
+
+    def rooms(self) -> Mapping[str, NamespaceRoom]:
+        """Of namespaces that have settings."""
+        return self._resident.rooms.all()
 
     def set_ceiling(self, namespace: str, blocks: int | None) -> None:
         """At most so many blocks for ``namespace``; beyond, it gives up its own oldest. None: no limit but the pool."""
-        if blocks is None:
-            self._resident.ceilings.pop(namespace, None)
-        else:
-            self._resident.ceilings[namespace] = blocks
+        self.set_room(namespace, replace(self.room(namespace), ceiling=blocks))
 
     def drop(
         self,
@@ -332,6 +348,7 @@ class BlockStore:
             builds=len(self._scope.live),
             matches=self._matches,
             no_room=resident.no_room,
+            evicted_for_requests=resident.evicted_for_requests,
             collisions=resident.collisions,
             double_releases=resident.leases.double_releases,
             stored=counters.stored,

@@ -202,8 +202,9 @@ def test_an_erasure_leaves_no_tokens_keys_or_history() -> None:
     resident = store._resident
     assert not (resident.index._tokens == 4242).any()
     assert store.gone(chain.keys[0]) is None
-    assert isinstance(resident.policy, CostAware)
-    assert not any(resident.policy._departed._tags)
+    policy = resident.policy.of("ns")
+    assert isinstance(policy, CostAware)
+    assert not any(policy._departed._tags)
     assert not any(key in resident.index._keys for key in chain.keys)
     assert not any(secret in known.chain.tokens for known in store._chains._known)
     check(store)

@@ -6,8 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgrove_daemon.cache.debug import check
-from kvgrove_daemon.cache.eviction import POLICIES, CostAware
+from kvgrove_daemon.cache.eviction import POLICIES, CostAware, Group
 from kvgrove_daemon.cache.eviction.departed import Departed
+
+
+G = Group("g")
 
 
 def key(number: int) -> bytes:
@@ -17,7 +20,7 @@ def key(number: int) -> bytes:
 def evict(policy: CostAware, count: int) -> list[int]:
     taken = []
     for block in policy.victims(lambda _block: True):
-        policy.removed(block, -1, "g", key(block))
+        policy.removed(block, -1, G, key(block))
         taken.append(block)
         if len(taken) == count:
             break
@@ -26,7 +29,7 @@ def evict(policy: CostAware, count: int) -> list[int]:
 
 def admit(policy: CostAware, block: int) -> None:
     policy.admitted([block], [key(block)])
-    policy.offer(block, "g")
+    policy.offer(block, G)
 
 
 def test_cost_aware_is_an_lru_while_nothing_was_learned() -> None:
@@ -44,7 +47,7 @@ def test_cost_aware_lets_a_reused_block_outstay_newer_ones_when_reuse_takes_long
     policy.touch(0)
     policy.patience, policy.residence = 40.0, 20.0
     admit(policy, 1)
-    policy.offer(0, "g")
+    policy.offer(0, G)
     policy.touch(0)
     for block in range(2, 6):
         admit(policy, block)
@@ -84,7 +87,7 @@ def test_cost_aware_knows_a_block_that_comes_back() -> None:
 def test_what_was_dropped_on_purpose_is_not_known_again() -> None:
     policy = CostAware(16)
     admit(policy, 0)
-    policy.removed(0, -1, "g")
+    policy.removed(0, -1, G)
     policy.admitted([1], [key(0)])
     assert not policy._reused[1]
 

@@ -12,18 +12,26 @@ matters once the descendants are gone. Every policy therefore passes what it kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
+from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction.cost_aware import CostAware
 from kvgrove_daemon.cache.eviction.lru import LeafLRU
-from kvgrove_daemon.cache.eviction.policy import EvictionPolicy
+from kvgrove_daemon.cache.eviction.policy import EvictionPolicy, Ticks
 from kvgrove_daemon.cache.eviction.s3fifo import S3Fifo
 
-__all__ = ["POLICIES", "CostAware", "EvictionPolicy", "LeafLRU", "S3Fifo"]
+__all__ = ["POLICIES", "CostAware", "EvictionPolicy", "Group", "LeafLRU", "S3Fifo", "Ticks"]
 
-POLICIES: Final[Mapping[str, Callable[[int], EvictionPolicy]]] = MappingProxyType(
+
+class PolicyMaker(Protocol):
+    """A policy for blocks ``[0, capacity)``, with ``ticks`` that others may share."""
+
+    def __call__(self, capacity: int, ticks: Ticks | None = ...) -> EvictionPolicy: ...
+
+
+POLICIES: Final[Mapping[str, PolicyMaker]] = MappingProxyType(
     {"lru": LeafLRU, "s3fifo": S3Fifo, "cost-aware": CostAware}
 )
 """Name -> the policy for a pool of so many blocks."""

@@ -20,14 +20,15 @@ is an exact LRU; where all is evicted long before its next use, the bound keeps 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import exp
 from typing import Final
 
 import numpy as np
 
+from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction.departed import Departed
-from kvgrove_daemon.cache.eviction.policy import Stretches
+from kvgrove_daemon.cache.eviction.policy import Evictable, Stretches, Ticks, Wanted
 from kvgrove_daemon.cache.eviction.queues import LeafQueues
 
 _QUANTILE: Final = 0.8
@@ -42,8 +43,8 @@ _MEAN_WEIGHT: Final = 0.001  # of one eviction
 class CostAware:
     """O(log leaves) per eviction, O(stretches of a chain) per touch, O(blocks) per admission."""
 
-    def __init__(self, capacity: int) -> None:
-        self._clock = 0
+    def __init__(self, capacity: int, ticks: Ticks | None = None) -> None:
+        self.ticks = ticks if ticks is not None else Ticks()
         self._stamp = array("q", bytes(8 * capacity))  # of the last use; 0: never
         self._due = array("q", bytes(8 * capacity))
         self._reused = bytearray(capacity)
@@ -63,41 +64,41 @@ class CostAware:
         return int(min(max(_MARGIN * self.patience - self.residence, 0.0), _MOST_RESIDENCES * self.residence))
 
     def touch(self, tail: int, chain: Stretches = ()) -> None:
-        self._clock += 1
+        self.ticks.now += 1
         if not self._reused[tail] and self._stamp[tail]:
-            self._observe(self._clock - self._stamp[tail])
+            self._observe(self.ticks.now - self._stamp[tail])
         for low, high in chain or ((tail, tail + 1),):
             self._reuses[low:high] = True
-            self._stamps[low:high] = self._clock
+            self._stamps[low:high] = self.ticks.now
         if tail in self._leaves:  # the queues rely on it that it is never due sooner than it was
             self._due[tail] = max(self._due[tail], self._due_now(tail))
 
     def admitted(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
-        self._clock += 1
+        self.ticks.now += 1
         returned, last_use = -1, 0
         for at, (block, key) in enumerate(zip(blocks, keys, strict=True)):
-            self._stamp[block] = self._clock
+            self._stamp[block] = self.ticks.now
             if found := self._departed.take(key):
                 returned, last_use = at, found
         if returned >= 0:
             for block in blocks[: returned + 1]:
                 self._reused[block] = True
-            self._observe(self._clock - last_use)
+            self._observe(self.ticks.now - last_use)
 
-    def offer(self, block: int, group: str) -> None:
+    def offer(self, block: int, group: Group) -> None:
         if block in self._leaves:
             return
         if not self._stamp[block]:  # never used: as if used now
-            self._clock += 1
-            self._stamp[block] = self._clock
+            self.ticks.now += 1
+            self._stamp[block] = self.ticks.now
         self._due[block] = self._due_now(block)
         self._leaves.add(block, group)
 
-    def removed(self, block: int, parent: int, group: str, key: bytes | None = None) -> None:
+    def removed(self, block: int, parent: int, group: Group, key: bytes | None = None) -> None:
         self._leaves.discard(block, group)
         stamp = self._stamp[block]
         if key is not None:
-            age = self._clock - stamp
+            age = self.ticks.now - stamp
             self.residence += (age - self.residence) * (_MEAN_WEIGHT if self.residence else 1.0)
             self._departed.note(key, stamp)
         if parent >= 0:
@@ -105,13 +106,16 @@ class CostAware:
             self._reused[parent] |= self._reused[block]
         self._stamp[block] = self._reused[block] = 0
 
-    def victims(self, evictable: Callable[[int], bool], group: str | None = None) -> Iterator[int]:
-        return self._leaves.victims(evictable, group)
+    def next_due(self, evictable: Evictable, wanted: Wanted | None = None) -> int | None:
+        return self._leaves.next_due(evictable, wanted)
+
+    def victims(self, evictable: Evictable, wanted: Wanted | None = None) -> Iterator[int]:
+        return self._leaves.victims(evictable, wanted)
 
     def forget(self) -> None:
         self._departed.clear()
 
-    def knows(self, block: int, group: str) -> bool:
+    def knows(self, block: int, group: Group) -> bool:
         return self._leaves.holds(block, group)
 
     def _due_now(self, block: int) -> int:

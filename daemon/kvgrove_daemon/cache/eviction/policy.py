@@ -7,14 +7,31 @@ Must not know: any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from kvgrove_daemon.cache.contributors import Group
 
 Stretches = Sequence[tuple[int, int]]
 """Blocks as ranges of ids ``[low, high)``."""
 
 
+Evictable = Callable[[int], bool]
+Wanted = Callable[[Group], bool]
+"""Whether this group is to give way. Asked again before each victim: groups may be let off on the way."""
+
+
+@dataclass(slots=True)
+class Ticks:
+    """Logical time. Policies that are asked for victims side by side share it, so that their dues compare."""
+
+    now: int = 0
+
+
 class EvictionPolicy(Protocol):
-    """``group`` is who is charged for a block: its namespace."""
+    """Orders evictable leaves by the tick at which they are due."""
+
+    ticks: Ticks
 
     def touch(self, tail: int, chain: Stretches = ()) -> None:
         """A request reused the resident chain that ends at ``tail``: the blocks of ``chain``, if that is given."""
@@ -22,17 +39,20 @@ class EvictionPolicy(Protocol):
     def admitted(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """These have become resident, each the parent of the next; their ids may have been others' before."""
 
-    def offer(self, block: int, group: str) -> None:
+    def offer(self, block: int, group: Group) -> None:
         """``block`` has become evictable. Offering it again changes nothing."""
 
-    def removed(self, block: int, parent: int, group: str, key: bytes | None = None) -> None:
+    def removed(self, block: int, parent: int, group: Group, key: bytes | None = None) -> None:
         """``block`` is gone; ``parent`` (negative: none) has one child less.
 
         ``key`` is given when it gave way to others, and so may come back: what was dropped on purpose leaves no trace.
         """
 
-    def victims(self, evictable: Callable[[int], bool], group: str | None = None) -> Iterator[int]:
-        """Evictable blocks, the next to give way first, of one group or of all.
+    def next_due(self, evictable: Evictable, wanted: Wanted | None = None) -> int | None:
+        """The tick at which the next victim is due; None: there is none."""
+
+    def victims(self, evictable: Evictable, wanted: Wanted | None = None) -> Iterator[int]:
+        """Evictable blocks, the next to give way first, of the wanted groups or of all.
 
         The caller removes each block that it takes before it asks for the next one, and may stop at any time.
         """
@@ -40,5 +60,5 @@ class EvictionPolicy(Protocol):
     def forget(self) -> None:
         """Keep no memory of keys that are gone."""
 
-    def knows(self, block: int, group: str) -> bool:
+    def knows(self, block: int, group: Group) -> bool:
         """Whether ``block`` can still come up as a victim: for checks, may be slow."""

@@ -12,8 +12,11 @@ and swept when they outnumber the live ones.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+
+from kvgrove_daemon.cache.contributors import Group
+from kvgrove_daemon.cache.eviction.policy import Evictable, Wanted
 
 _BLOCK_BITS = 32
 _BLOCK_MASK = (1 << _BLOCK_BITS) - 1
@@ -26,15 +29,15 @@ class LeafQueues:
     def __init__(self, due: array[int]) -> None:
         self._due = due
         self._queued = array("q", bytes(8 * len(due)))  # the tick its entry carries; 0: no entry
-        self._queues: dict[str, list[int]] = {}
-        self._live: dict[str, int] = {}
+        self._queues: dict[Group, list[int]] = {}
+        self._live: dict[Group, int] = {}
         self.count = 0
         """Blocks queued, in all groups."""
 
     def __contains__(self, block: int) -> bool:
         return self._queued[block] != 0
 
-    def add(self, block: int, group: str) -> None:
+    def add(self, block: int, group: Group) -> None:
         """Queue ``block``; changes nothing when it is queued."""
         if self._queued[block]:
             return
@@ -47,17 +50,25 @@ class LeafQueues:
         if len(queue) > 2 * self._live[group] + _SLACK:
             self._sweep(queue)
 
-    def discard(self, block: int, group: str) -> None:
+    def discard(self, block: int, group: Group) -> None:
         if self._queued[block]:
             self._unqueue(block, group)
 
-    def victims(self, evictable: Callable[[int], bool], group: str | None) -> Iterator[int]:
+    def next_due(self, evictable: Evictable, wanted: Wanted | None) -> int | None:
+        """The tick at which the first of `victims` is due, or None."""
+        heads = (self._head(name, evictable) for name in list(self._queues) if wanted is None or wanted(name))
+        return min((entry >> _BLOCK_BITS for entry in heads if entry is not None), default=None)
+
+    def victims(self, evictable: Evictable, wanted: Wanted | None) -> Iterator[int]:
         """Evictable blocks by due time, each taken out of its queue."""
-        names = [group] if group is not None else list(self._queues)
+        names = [name for name in self._queues if wanted is None or wanted(name)]
         heads = [(entry, name) for name in names if (entry := self._head(name, evictable)) is not None]
         heapify(heads)
         while heads:
             entry, name = heads[0]
+            if wanted is not None and not wanted(name):
+                heappop(heads)
+                continue
             block = entry & _BLOCK_MASK
             heappop(self._queues[name])
             self._unqueue(block, name)
@@ -67,11 +78,11 @@ class LeafQueues:
             else:
                 heappop(heads)
 
-    def holds(self, block: int, group: str) -> bool:
+    def holds(self, block: int, group: Group) -> bool:
         """For checks: whether the entry of ``block`` is really there."""
         return self._queued[block] != 0 and self._queued[block] << _BLOCK_BITS | block in self._queues.get(group, [])
 
-    def _head(self, group: str, evictable: Callable[[int], bool]) -> int | None:
+    def _head(self, group: Group, evictable: Evictable) -> int | None:
         """The first entry that stands: live, evictable and as late as the block is due."""
         queue = self._queues.get(group)
         if queue is None:
@@ -93,7 +104,7 @@ class LeafQueues:
         self._live.pop(group, None)
         return None
 
-    def _unqueue(self, block: int, group: str) -> None:
+    def _unqueue(self, block: int, group: Group) -> None:
         self._queued[block] = 0
         self._live[group] -= 1
         self.count -= 1

@@ -11,11 +11,12 @@ A parent whose last child gave way takes the child's place in the order, so that
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction.departed import Departed
-from kvgrove_daemon.cache.eviction.policy import Stretches
+from kvgrove_daemon.cache.eviction.policy import Evictable, Stretches, Ticks, Wanted
 from kvgrove_daemon.cache.eviction.queues import LeafQueues
 
 _SMALL_SHARE: Final = 0.1
@@ -25,14 +26,14 @@ _MOST_USES: Final = 3
 class S3Fifo:
     """O(log leaves) per eviction, amortised over the uses that send leaves round; O(1) per touch."""
 
-    def __init__(self, capacity: int) -> None:
-        self._clock = 0
+    def __init__(self, capacity: int, ticks: Ticks | None = None) -> None:
+        self.ticks = ticks if ticks is not None else Ticks()
         self._due = array("q", bytes(8 * capacity))  # the place in the order; 0: none yet
         self._uses = bytearray(capacity)
         self._proven = bytearray(capacity)  # belongs to the main queue
         self._small, self._main = LeafQueues(self._due), LeafQueues(self._due)
         self._departed = Departed(capacity)
-        self._groups: dict[int, str] = {}
+        self._groups: dict[int, Group] = {}
 
     def touch(self, tail: int, chain: Stretches = ()) -> None:
         del chain
@@ -43,7 +44,7 @@ class S3Fifo:
             if self._departed.take(key):
                 self._proven[block] = True
 
-    def offer(self, block: int, group: str) -> None:
+    def offer(self, block: int, group: Group) -> None:
         if block in self._small or block in self._main:
             return
         if not self._due[block]:
@@ -51,7 +52,7 @@ class S3Fifo:
         self._groups[block] = group
         (self._main if self._proven[block] else self._small).add(block, group)
 
-    def removed(self, block: int, parent: int, group: str, key: bytes | None = None) -> None:
+    def removed(self, block: int, parent: int, group: Group, key: bytes | None = None) -> None:
         self._small.discard(block, group)
         self._main.discard(block, group)
         self._groups.pop(block, None)
@@ -63,23 +64,27 @@ class S3Fifo:
             self._proven[parent] |= self._proven[block]
         self._due[block] = self._uses[block] = self._proven[block] = 0
 
-    def victims(self, evictable: Callable[[int], bool], group: str | None = None) -> Iterator[int]:
-        while (block := self._next(evictable, group)) is not None:
+    def next_due(self, evictable: Evictable, wanted: Wanted | None = None) -> int | None:
+        dues = [queue.next_due(evictable, wanted) for queue in (self._small, self._main)]
+        return min((due for due in dues if due is not None), default=None)
+
+    def victims(self, evictable: Evictable, wanted: Wanted | None = None) -> Iterator[int]:
+        while (block := self._next(evictable, wanted)) is not None:
             yield block
 
     def forget(self) -> None:
         self._departed.clear()
 
-    def knows(self, block: int, group: str) -> bool:
+    def knows(self, block: int, group: Group) -> bool:
         return self._small.holds(block, group) or self._main.holds(block, group)
 
-    def _next(self, evictable: Callable[[int], bool], group: str | None) -> int | None:
+    def _next(self, evictable: Evictable, wanted: Wanted | None) -> int | None:
         while self._small.count or self._main.count:
             small = self._small.count > _SMALL_SHARE * (self._small.count + self._main.count)
             first, second = (self._small, self._main) if small else (self._main, self._small)
-            block = next(first.victims(evictable, group), None)
+            block = next(first.victims(evictable, wanted), None)
             if block is None:
-                block = next(second.victims(evictable, group), None)
+                block = next(second.victims(evictable, wanted), None)
             if block is None or not self._uses[block]:
                 return block
             if self._proven[block]:
@@ -91,5 +96,5 @@ class S3Fifo:
         return None
 
     def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
+        self.ticks.now += 1
+        return self.ticks.now
