@@ -183,7 +183,7 @@ class Chat:
                 without=failed,
             )
             try:
-                stream = placement.link.submit(trial.message(), count - placement.decision.matched_tokens)
+                stream = placement.link.submit(trial.message(), placement.choice.uncached_tokens)
             except NodeLost as error:
                 self._metrics.retries.labels(error.code).inc()
                 failed.add(placement.link.name)
@@ -194,6 +194,7 @@ class Chat:
                     code="context_length_exceeded",
                 ) from None
             else:
+                self._fleet.dispatched(placement)
                 return placement.link, stream
 
     async def _first_token(self, trial: _Attempt, link: NodeLink, stream: AnswerStream) -> Answer:

@@ -5,7 +5,6 @@ Placing is the router's pure decision over what the links know. A prompt whose k
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -13,9 +12,10 @@ from kvgrove_gateway.errors import NodeLost, Unavailable
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.node_link import LinkState, NodeLink
 from kvgrove_gateway.residency import NodeResidency
-from kvgrove_gateway.router.decide import Candidate, Decision, decide
+from kvgrove_gateway.router.decide import Decision
 from kvgrove_gateway.router.feed import FeedState
 from kvgrove_gateway.router.index import BlockIndex
+from kvgrove_gateway.router.placement import Choice, NodeView, Router
 from kvgrove_gateway.settings import Limits
 from kvgrove_protocol.control import NodeEndpoint
 
@@ -27,7 +27,12 @@ MakeLink = Callable[[NodeEndpoint, NodeResidency], NodeLink]
 @dataclass(frozen=True)
 class Placement:
     link: NodeLink
-    decision: Decision
+    choice: Choice
+    session: bytes | None
+
+    @property
+    def decision(self) -> Decision:
+        return self.choice.decision
 
 
 class Fleet:
@@ -36,6 +41,7 @@ class Fleet:
     def __init__(self, make_link: MakeLink, *, limits: Limits, metrics: Metrics, clock: Callable[[], float]) -> None:
         """``clock``: seconds, for the decision's deadline."""
         self.index = BlockIndex(limits.index_blocks)
+        self.router = Router(self.index, clock=clock, deadline_s=limits.route_deadline_s, sessions=limits.sessions)
         self._make_link = make_link
         self._limits = limits
         self._metrics = metrics
@@ -43,7 +49,6 @@ class Fleet:
         self._links: dict[str, NodeLink] = {}
         self._retired: list[NodeLink] = []
         self._tasks: dict[NodeLink, asyncio.Task[None]] = {}
-        self._sessions: OrderedDict[bytes, str] = OrderedDict()
 
     def follow(self, endpoints: Sequence[NodeEndpoint]) -> None:
         """Link to exactly these. Another boot or address of a member is another link (ROU-08).
@@ -132,33 +137,30 @@ class Fleet:
         links = {link.name: link for link in self.ready if link.name not in without}
         if not links:
             raise Unavailable("No node can take the request now: try again.", code="no_node")
-        slots = {name: slot for name, link in links.items() if (slot := link.residency.slot) is not None}
-        deadline = began + self._limits.route_deadline_s
-        matches = self.index.longest_matches(slots, keys, late=lambda: self._clock() > deadline) if keys else {}
-        if matches is None:
-            self._metrics.route_fallbacks.inc()
-            matches = {}
-        candidates = [
-            Candidate(
-                node=name,
-                # The last token is always computed, so a prompt is never wholly reused.
-                matched_tokens=min(matches.get(name, 0) * block_size, max(prompt_tokens - 1, 0)),
-                queued_tokens=link.backlog.tokens,
-                requests=link.requests,
-                prefill_tokens_per_s=link.load.prefill_tokens_per_s,
-            )
-            for name, link in links.items()
-        ]
-        decision = decide(
-            candidates,
+        fallbacks = self.router.fallbacks
+        choice = self.router.choose(
+            [
+                NodeView(
+                    name=name,
+                    slot=link.residency.slot,
+                    queued_tokens=link.backlog.tokens,
+                    requests=link.requests,
+                    prefill_tokens_per_s=link.load.prefill_tokens_per_s,
+                )
+                for name, link in links.items()
+            ],
             prompt_tokens,
-            session_node=None if session is None else self._sessions.get(session),
-            anchor=keys[0] if keys else b"",
+            keys,
+            block_size,
+            session=session,
         )
-        if session is not None:
-            self._remember(session, decision.node)
+        self._metrics.route_fallbacks.inc(self.router.fallbacks - fallbacks)
         self._metrics.decision.observe(self._clock() - began)
-        return Placement(links[decision.node], decision)
+        return Placement(links[choice.decision.node], choice, session)
+
+    def dispatched(self, placement: Placement) -> None:
+        """The request is on its way to the node: the next decision takes it into account."""
+        self.router.dispatched(placement.choice, session=placement.session)
 
     async def bundle(self, digest: bytes) -> bytes:
         """A tokenizer bundle from any node that has it; raises NodeLost if none does now."""
@@ -168,9 +170,3 @@ class Fleet:
             except NodeLost:
                 continue
         raise NodeLost("no connected node has the bundle", code="no_bundle")
-
-    def _remember(self, session: bytes, node: str) -> None:
-        self._sessions[session] = node
-        self._sessions.move_to_end(session)
-        while len(self._sessions) > self._limits.sessions:
-            self._sessions.popitem(last=False)

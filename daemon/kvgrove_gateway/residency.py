@@ -35,7 +35,6 @@ from kvgrove_protocol.events import (
     Stored,
     count_keys,
     fingerprint,
-    split_keys,
 )
 
 SNAPSHOT_S = 15.0
@@ -160,13 +159,13 @@ class NodeResidency:
                 case Stored():
                     self._store(event.keys, event.tier)
                 case Removed():
-                    self._index.remove(self._open(), split_keys(event.keys), event.tier)
+                    self._index.remove(self._open(), event.keys, event.tier)
                     self._note(event.keys, event.tier, -1)
                 case Cleared():
                     self._renew_slot()
 
     def _store(self, joined: bytes, tier: str) -> None:
-        self._index.store(self._open(), split_keys(joined), tier)
+        self._index.store(self._open(), joined, tier)
         self._note(joined, tier, 1)
 
     def _note(self, joined: bytes, tier: str, sign: int) -> None:

@@ -3,25 +3,59 @@
 One integer per key is a bit set over (slot, tier); a slot is one boot of one node, so what an earlier boot held can
 never be taken for the new one's (ROU-06). Residency is rooted (I6): if a node holds block i it holds all before it, so
 the longest match is found by bisection, not by a walk. The index only advises: a wrong entry costs a worse choice of
-node, never a wrong answer, because nodes compute keys themselves (ISO-02).
+node, never a wrong answer, because nodes compute keys themselves. That is also why 60 bits of a key may stand for it:
+they are of a SHA-256, and whoever makes two of them meet gains a worse node for himself (ISO-02).
 
-Bounds: at `capacity` keys, further ones are dropped and counted; those nodes then look emptier than they are. A slot
-that ended is masked at once and its bits are swept out shard by shard, so that no step is long.
+Bounds: at `capacity` keys, those that were stored or used longest ago give way, a sixteenth of a shard at a time, and
+are counted; what they stood for looks absent. Children go before their parents, so a chain is forgotten from its end.
+Use is noted by `used` once the index is half full: before that nobody gives way for long. A slot that ended is masked
+at once and its bits are swept out shard by shard, so that no step is long.
 
 Not thread-safe: lives on the event loop.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from kvgrove_protocol.events import DEVICE, DISK, HOST
+from kvgrove_protocol.identity import DIGEST_BYTES
 
-TIERS = (DEVICE, HOST, DISK)
-_TIER_BITS = {tier: 1 << position for position, tier in enumerate(TIERS)}
-_WIDTH = len(TIERS)
-_ALL_TIERS = (1 << _WIDTH) - 1
+BUILDING: Final = "building"
+"""Beside the tiers of events: blocks that a node is computing, as far as this gateway knows."""
+TIER_WEIGHTS: Final[Mapping[str, float]] = {DEVICE: 1.0, HOST: 0.95, DISK: 0.7, BUILDING: 0.9}
+"""What a block is worth of the prefill that it saves, nearest tier first. The rest is what fetching it costs, or the
+chance that the build comes to nothing."""
 
-_SHARDS = 256
-_SHARED_MASKS = 65_536
+_TIERS: Final = tuple(TIER_WEIGHTS)
+_POSITION: Final = {tier: position for position, tier in enumerate(_TIERS)}
+_WIDTH: Final = len(_TIERS)
+_RESIDENT: Final = (1 << _POSITION[BUILDING]) - 1
+_ALL_TIERS: Final = (1 << _WIDTH) - 1
+
+_HEAD_MASK: Final = (1 << 60) - 1  # two digits of a Python int: 32 bytes instead of 36, which are given 48
+_SHARDS: Final = 256
+_SHARD_MASK: Final = _SHARDS - 1
+_SHARED_MASKS: Final = 65_536
+_GIVE_WAY: Final = 16
+
+
+class Match(NamedTuple):
+    """What one node has of a prompt, in leading blocks."""
+
+    blocks: int
+    """Resident, on whatever tier."""
+    building: int
+    """Being computed right behind those."""
+    worth: float
+    """Blocks of prefill saved, tiers and builds weighed; at most ``blocks + building``."""
+
+
+NOTHING: Final = Match(0, 0, 0.0)
 
 
 class BlockIndex:
@@ -29,8 +63,10 @@ class BlockIndex:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._shards: list[dict[bytes, int]] = [{} for _ in range(_SHARDS)]
+        self._shards: list[dict[int, int]] = [{} for _ in range(_SHARDS)]  # each: oldest first
         self._masks: dict[int, int] = {}  # equal masks share one int object: 8 bytes an entry instead of about 60
+        self._copies: dict[tuple[int, int], int] = {}  # (head, bit) -> copies beyond the first, where they are counted
+        self._depth = 0  # how many tiers, nearest first, were ever seen
         self._open: set[int] = set()
         self._free: list[int] = []
         self._next_slot = 0
@@ -40,11 +76,13 @@ class BlockIndex:
         self._sweep_shard = 0
         self._size = 0
         self.dropped = 0
-        """Keys that found no room."""
+        """Keys that gave way to others, and copies that were not counted, for want of room."""
 
     def __len__(self) -> int:
         """Keys known, those of closed slots that are not swept yet included."""
         return self._size
+
+    # -- slots ---------------------------------------------------------------------------------------------------------
 
     def open_slot(self) -> int:
         """A slot that holds nothing."""
@@ -62,43 +100,6 @@ class BlockIndex:
             self._open.remove(slot)
             self._retired.append(slot)
 
-    def store(self, slot: int, keys: Iterable[bytes], tier: str) -> None:
-        """Keys that became resident on ``tier``. Unknown tiers count as the slowest: better than not at all."""
-        bit = _TIER_BITS.get(tier, _TIER_BITS[DISK]) << (slot * _WIDTH)
-        shards, masks = self._shards, self._masks
-        if len(masks) > _SHARED_MASKS:
-            masks.clear()
-        room = self._capacity - self._size
-        for key in keys:
-            shard = shards[key[0]]
-            old = shard.get(key)
-            if old is None:
-                if room <= 0:
-                    self.dropped += 1
-                    continue
-                room -= 1
-                self._size += 1
-                mask = bit
-            else:
-                mask = old | bit
-            shard[key] = masks.setdefault(mask, mask)
-
-    def remove(self, slot: int, keys: Iterable[bytes], tier: str) -> None:
-        """Keys that left ``tier``; unknown ones are no matter."""
-        keep = ~(_TIER_BITS.get(tier, _TIER_BITS[DISK]) << (slot * _WIDTH))
-        shards, masks = self._shards, self._masks
-        for key in keys:
-            shard = shards[key[0]]
-            old = shard.get(key)
-            if old is None:
-                continue
-            mask = old & keep
-            if mask:
-                shard[key] = masks.setdefault(mask, mask)
-            else:
-                del shard[key]
-                self._size -= 1
-
     def sweep(self) -> bool:
         """Clean one shard of the bits of closed slots; True while there is more to do. Call it often: it is short."""
         if not self._sweeping:
@@ -109,13 +110,15 @@ class BlockIndex:
             for slot in self._sweeping:
                 bits |= _ALL_TIERS << (slot * _WIDTH)
             self._sweep_keep, self._sweep_shard = ~bits, 0
+            gone = {slot * _WIDTH + position for slot in self._sweeping for position in range(_WIDTH)}
+            self._copies = {each: count for each, count in self._copies.items() if each[1] not in gone}
         keep, masks = self._sweep_keep, self._masks
         shard = self._shards[self._sweep_shard]
-        kept: dict[bytes, int] = {}
-        for key, old in shard.items():
+        kept: dict[int, int] = {}
+        for head, old in shard.items():
             mask = old & keep
             if mask:
-                kept[key] = masks.setdefault(mask, mask)
+                kept[head] = masks.setdefault(mask, mask)
         self._size -= len(shard) - len(kept)
         self._shards[self._sweep_shard] = kept
         self._sweep_shard += 1
@@ -124,40 +127,186 @@ class BlockIndex:
             self._sweeping = []
         return bool(self._sweeping or self._retired)
 
+    # -- intake --------------------------------------------------------------------------------------------------------
+
+    def store(self, slot: int, keys: bytes, tier: str, *, counted: bool = False) -> None:
+        """Keys (concatenated, parents first) that are on ``tier`` now. Unknown tiers count as the slowest.
+
+        ``counted``: the node says it of every copy, and says so when each goes; a block is there until the last goes.
+        """
+        at, bit = self._bit(slot, tier)
+        shards, masks, capacity = self._shards, self._masks, self._capacity
+        if len(masks) > _SHARED_MASKS:
+            masks.clear()
+        for head in reversed(_heads(keys)):
+            shard = shards[head & _SHARD_MASK]
+            old = shard.get(head)
+            if old is None:
+                if self._size >= capacity:
+                    self._make_room(shard)
+                self._size += 1
+                shard[head] = masks.setdefault(bit, bit)
+            elif not old & bit:
+                mask = old | bit
+                shard[head] = masks.setdefault(mask, mask)
+            elif counted:
+                self._add_copy(head, at)
+
+    def remove(self, slot: int, keys: bytes, tier: str) -> None:
+        """Keys (concatenated) of which a copy left ``tier``; unknown ones are no matter."""
+        at, bit = self._bit(slot, tier)
+        shards, masks, copies = self._shards, self._masks, self._copies
+        for head in _heads(keys):
+            shard = shards[head & _SHARD_MASK]
+            old = shard.get(head)
+            if old is None or (copies and old & bit and self._take_copy(head, at)):
+                continue
+            mask = old & ~bit
+            if mask:
+                shard[head] = masks.setdefault(mask, mask)
+            else:
+                del shard[head]
+                self._size -= 1
+
+    def used(self, keys: Sequence[bytes]) -> None:
+        """A prompt that begins with these (parents first) was sent to one of the nodes that hold them."""
+        if self._size * 2 < self._capacity:
+            return
+        shards = self._shards
+        for key in reversed(keys):
+            head = _head(key)
+            shard = shards[head & _SHARD_MASK]
+            mask = shard.pop(head, None)
+            if mask is not None:
+                shard[head] = mask
+
+    def _bit(self, slot: int, tier: str) -> tuple[int, int]:
+        position = _POSITION.get(tier, _POSITION[DISK])
+        self._depth = max(self._depth, position + 1)
+        at = slot * _WIDTH + position
+        return at, 1 << at
+
+    def _make_room(self, shard: dict[int, int]) -> None:
+        """Of the shard where room is needed: keys are spread evenly, so that its oldest are old."""
+        if not shard:  # a bound far below the number of shards
+            shard = max(self._shards, key=len)
+        oldest = list(islice(shard, max(1, len(shard) // _GIVE_WAY)))
+        for head in oldest:
+            del shard[head]
+        self._size -= len(oldest)
+        self.dropped += len(oldest)
+
+    def _add_copy(self, head: int, at: int) -> None:
+        key = (head, at)
+        if key in self._copies or len(self._copies) < self._capacity // _GIVE_WAY:
+            self._copies[key] = self._copies.get(key, 0) + 1
+        else:
+            self.dropped += 1
+
+    def _take_copy(self, head: int, at: int) -> bool:
+        """Whether a copy beyond the first was there, which has gone now."""
+        key = (head, at)
+        count = self._copies.get(key, 0)
+        if count > 1:
+            self._copies[key] = count - 1
+        elif count:
+            del self._copies[key]
+        return count > 0
+
+    # -- look-up -------------------------------------------------------------------------------------------------------
+
     def holds(self, slot: int, key: bytes) -> bool:
-        return slot in self._open and bool(self._shards[key[0]].get(key, 0) >> (slot * _WIDTH) & _ALL_TIERS)
+        """Whether the block is resident there: one that is being built is not."""
+        head = _head(key)
+        mask = self._shards[head & _SHARD_MASK].get(head, 0)
+        return slot in self._open and bool(mask >> (slot * _WIDTH) & _RESIDENT)
 
     def longest_matches(
         self, slots: Mapping[str, int], keys: Sequence[bytes], *, late: Callable[[], bool] = lambda: False
     ) -> dict[str, int] | None:
-        """Node -> leading blocks of ``keys`` it holds, for the nodes in ``slots``. None as soon as ``late()`` is true.
+        """Node -> leading blocks of ``keys`` resident there, for the nodes in ``slots``; None once ``late()``."""
+        matches = self.weighed_matches(slots, keys, late=late)
+        return None if matches is None else {node: match.blocks for node, match in matches.items()}
 
-        Bisection over the rooted chain: about log2(len(keys)) look-ups a node, most of them shared between nodes.
+    def weighed_matches(
+        self, slots: Mapping[str, int], keys: Sequence[bytes], *, late: Callable[[], bool] = lambda: False
+    ) -> dict[str, Match] | None:
+        """Node -> what it has of ``keys``, for the nodes in ``slots``. None as soon as ``late()`` is true.
+
+        Nodes are bisected together, and part where one holds the block in the middle and another does not: log2(blocks)
+        look-ups for each *different* length, not for each node.
         """
+        if late():
+            return None
+        group = 0
+        for slot in slots.values():
+            if slot in self._open:
+                group |= 1 << (slot * _WIDTH)
         masks: dict[int, int] = {}
+        lengths: list[dict[int, int]] = []
+        for depth in range(self._depth):
+            found = self._lengths(keys, group, depth, masks, late)
+            if found is None:
+                return None
+            lengths.append(found)
+        return {node: _weigh([found.get(slot, 0) for found in lengths]) for node, slot in slots.items()}
+
+    def _lengths(
+        self, keys: Sequence[bytes], group: int, depth: int, masks: dict[int, int], late: Callable[[], bool]
+    ) -> dict[int, int] | None:
+        """Slot of ``group`` -> leading blocks on tiers down to ``depth``. ``masks`` remembers what was looked up."""
         shards = self._shards
-
-        def held(position: int) -> int:
-            mask = masks.get(position)
-            if mask is None:
-                key = keys[position]
-                mask = masks[position] = shards[key[0]].get(key, 0)
-            return mask
-
-        matches: dict[str, int] = {}
-        for node, slot in slots.items():
+        lengths: dict[int, int] = {}
+        open_ranges = [(0, len(keys), group)]
+        while open_ranges:
             if late():
                 return None
-            if slot not in self._open:
-                matches[node] = 0
-                continue
-            shift = slot * _WIDTH
-            low, high = 0, len(keys)
+            low, high, members = open_ranges.pop()
             while low < high:
                 middle = (low + high) // 2
-                if held(middle) >> shift & _ALL_TIERS:
+                mask = masks.get(middle)
+                if mask is None:
+                    head = _head(keys[middle])
+                    mask = masks[middle] = shards[head & _SHARD_MASK].get(head, 0)
+                for shift in range(1, depth + 1):
+                    mask |= masks[middle] >> shift
+                holders = members & mask
+                if not holders:
+                    high = middle
+                elif holders == members:
                     low = middle + 1
                 else:
-                    high = middle
-            matches[node] = low
-        return matches
+                    open_ranges.append((low, middle, members ^ holders))
+                    low, members = middle + 1, holders
+            for slot in _slots(members):
+                lengths[slot] = low
+        return lengths
+
+
+def _head(key: bytes) -> int:
+    return int.from_bytes(key[:8], "little") & _HEAD_MASK
+
+
+def _heads(keys: bytes) -> list[int]:
+    words = np.frombuffer(keys, "<u8")[:: DIGEST_BYTES // 8]
+    heads: list[int] = (words & np.uint64(_HEAD_MASK)).tolist()
+    return heads
+
+
+def _slots(members: int) -> Iterator[int]:
+    while members:
+        lowest = members & -members
+        yield (lowest.bit_length() - 1) // _WIDTH
+        members ^= lowest
+
+
+def _weigh(lengths: Sequence[int]) -> Match:
+    """From leading blocks by depth: each tier is credited with what it adds to the nearer ones."""
+    if not lengths or not lengths[-1]:
+        return NOTHING
+    worth, covered = 0.0, 0
+    for weight, length in zip(TIER_WEIGHTS.values(), lengths, strict=False):
+        worth += weight * (length - covered)
+        covered = length
+    resident = lengths[min(_POSITION[BUILDING], len(lengths)) - 1]
+    return Match(resident, covered - resident, worth)

@@ -75,7 +75,9 @@ def test_the_last_token_never_counts_as_held() -> None:
 def test_a_session_stays_on_its_node_while_nothing_speaks_against_it() -> None:
     async def scene() -> None:
         async with fleet_of("a", "b", "c") as (fleet, _peers):
-            first = fleet.place(100, [], BLOCK, session=b"s").link
+            placed = fleet.place(100, [], BLOCK, session=b"s")
+            first = placed.link
+            fleet.dispatched(placed)
             first.submit(generate("busy"), 1)  # one request more than the others have
             assert fleet.place(100, [], BLOCK, session=b"s").link is first
             assert fleet.place(100, [], BLOCK).link is not first

@@ -11,6 +11,10 @@ def keys(count: int, seed: int = 0) -> list[bytes]:
     return [source.randbytes(32) for _ in range(count)]
 
 
+def joined(chain: list[bytes]) -> bytes:
+    return b"".join(chain)
+
+
 def match(index: BlockIndex, chain: list[bytes], **slots: int) -> dict[str, int]:
     found = index.longest_matches(slots, chain)
     assert found is not None
@@ -22,15 +26,15 @@ def test_longest_match_equals_a_walk_for_every_length() -> None:
     for length in range(len(chain) + 1):
         index = BlockIndex(1000)
         slot = index.open_slot()
-        index.store(slot, chain[:length], HOST)
+        index.store(slot, joined(chain[:length]), HOST)
         assert match(index, chain, node=slot) == {"node": length}
 
 
 def test_nodes_are_told_apart_and_middles_do_not_count() -> None:
     index, chain = BlockIndex(1000), keys(4)
     left, right = index.open_slot(), index.open_slot()
-    index.store(left, chain[:2], HOST)
-    index.store(right, chain[2:], HOST)  # held, but not from the start (ROU-12)
+    index.store(left, joined(chain[:2]), HOST)
+    index.store(right, joined(chain[2:]), HOST)  # held, but not from the start (ROU-12)
     found = match(index, chain, left=left, right=right)
     assert found["left"] == 2
     assert index.holds(right, chain[3])
@@ -40,22 +44,22 @@ def test_nodes_are_told_apart_and_middles_do_not_count() -> None:
 def test_a_block_is_held_as_long_as_one_tier_has_it() -> None:
     index, chain = BlockIndex(1000), keys(3)
     slot = index.open_slot()
-    index.store(slot, chain, DEVICE)
-    index.store(slot, chain, DISK)
-    index.remove(slot, chain, DEVICE)
+    index.store(slot, joined(chain), DEVICE)
+    index.store(slot, joined(chain), DISK)
+    index.remove(slot, joined(chain), DEVICE)
     assert match(index, chain, node=slot) == {"node": 3}
-    index.remove(slot, chain[2:], DISK)
+    index.remove(slot, joined(chain[2:]), DISK)
     assert match(index, chain, node=slot) == {"node": 2}
-    index.remove(slot, chain[:2], DISK)
+    index.remove(slot, joined(chain[:2]), DISK)
     assert len(index) == 0
 
 
 def test_removing_what_is_not_there_changes_nothing() -> None:
     index, chain = BlockIndex(1000), keys(2)
     one, other = index.open_slot(), index.open_slot()
-    index.store(one, chain, HOST)
-    index.remove(other, chain, HOST)
-    index.remove(one, keys(5, seed=1), HOST)
+    index.store(one, joined(chain), HOST)
+    index.remove(other, joined(chain), HOST)
+    index.remove(one, joined(keys(5, seed=1)), HOST)
     assert match(index, chain, one=one, other=other) == {"one": 2, "other": 0}
 
 
@@ -63,8 +67,8 @@ def test_a_closed_slot_is_forgotten_at_once_and_swept_before_it_is_used_again() 
     """ROU-06, ROU-08: what an earlier boot held is never taken for the new one's."""
     index, chain = BlockIndex(1000), keys(50)
     old, other = index.open_slot(), index.open_slot()
-    index.store(old, chain, HOST)
-    index.store(other, chain[:10], HOST)
+    index.store(old, joined(chain), HOST)
+    index.store(other, joined(chain[:10]), HOST)
     index.close_slot(old)
     assert match(index, chain, node=old) == {"node": 0}
     new = index.open_slot()
@@ -77,14 +81,27 @@ def test_a_closed_slot_is_forgotten_at_once_and_swept_before_it_is_used_again() 
     assert match(index, chain, node=old, other=other) == {"node": 0, "other": 10}
 
 
-def test_a_full_index_drops_and_counts() -> None:
-    index, chain = BlockIndex(10), keys(15)
+def test_a_full_index_gives_up_the_oldest_from_their_ends_and_counts() -> None:
+    index = BlockIndex(4000)
     slot = index.open_slot()
-    index.store(slot, chain, HOST)
-    assert (len(index), index.dropped) == (10, 5)
-    assert match(index, chain, node=slot) == {"node": 10}
-    index.store(index.open_slot(), chain[:10], HOST)  # known keys need no room
-    assert index.dropped == 5
+    hot, cold, fresh = keys(800, seed=1), keys(3000, seed=2), keys(1500, seed=3)
+    for chain in (hot, cold):
+        index.store(slot, joined(chain), HOST)
+    index.used(hot)
+    index.store(slot, joined(fresh), HOST)
+    assert len(index) <= 4000
+    assert index.dropped == 5300 - len(index)
+    assert match(index, fresh, node=slot) == {"node": 1500}
+    assert match(index, hot, node=slot) == {"node": 800}  # was used: others went first
+    held = [index.holds(slot, key) for key in cold]
+    assert sum(held[:1000]) > sum(held[-1000:])  # children before parents
+
+
+def test_known_keys_need_no_room() -> None:
+    index, chain = BlockIndex(300), keys(300)
+    index.store(index.open_slot(), joined(chain), HOST)
+    index.store(index.open_slot(), joined(chain), HOST)
+    assert index.dropped == 0
 
 
 def test_the_index_returns_to_its_base_size_after_random_life() -> None:
@@ -96,10 +113,10 @@ def test_the_index_returns_to_its_base_size_after_random_life() -> None:
     for _ in range(2000):
         slot, some = source.choice(slots), source.sample(chain, 5)
         if source.random() < 0.6:
-            index.store(slot, some, HOST)
+            index.store(slot, joined(some), HOST)
             held[slot].update(some)
         else:
-            index.remove(slot, some, HOST)
+            index.remove(slot, joined(some), HOST)
             held[slot].difference_update(some)
         index.sweep()
     assert len(index) == len(set().union(*held.values()))
