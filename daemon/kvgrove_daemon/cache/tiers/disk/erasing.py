@@ -33,6 +33,7 @@ class Eraser:
 
     def release(self, slots: Sequence[int]) -> None:
         """See `DiskMedium.release`."""
+        self._shelf.files.check_open()
         shelf = self._shelf
         trouble: OSError | None = None
         for slot, extent in shelf.condemn(slots):
@@ -46,6 +47,7 @@ class Eraser:
 
     def discard(self, namespace: str) -> int:
         """See `DiskMedium.discard`."""
+        self._shelf.files.check_open()
         shelf = self._shelf
         extents = shelf.table.take_waiting(namespace)
         for at, extent in enumerate(extents):
@@ -58,10 +60,12 @@ class Eraser:
 
     def erase(self, slots: Sequence[int]) -> None:
         """See `DiskMedium.erase`."""
+        self._shelf.files.check_open()
         self._prove(self._shelf.condemn(slots), [], [])
 
     def erase_namespace(self, namespace: str) -> int:
         """See `DiskMedium.erase_namespace`."""
+        self._shelf.files.check_open()
         shelf = self._shelf
         shelf.keyring.forget(namespace)
         held = shelf.condemn([slot for slot, _ in shelf.table.held_of(namespace)])

@@ -19,6 +19,7 @@ from typing import Final
 from kvgrove_daemon.cache.tiers.disk.causes import BadExtent, Cause, DirectoryBusy, DirectoryUnusable, problem
 from kvgrove_daemon.cache.tiers.disk.extent import EXTENT_ID_BYTES, PAGE, Header, parse
 from kvgrove_daemon.cache.tiers.disk.filesystem import Buffer, Filesystem
+from kvgrove_daemon.cache.tiers.medium import MediumFailed
 
 LOCK: Final = "lock"
 SET_ASIDE: Final = "set-aside"
@@ -56,6 +57,11 @@ class ExtentFiles:
         if self._lock >= 0:
             descriptor, self._lock = self._lock, -1
             self.filesystem.close(descriptor)
+
+    def check_open(self) -> None:
+        """Raises MediumFailed once this was closed: the directory may be another's by now."""
+        if self._lock < 0:
+            raise MediumFailed("disk: the directory was let go of", code="tier_closed")
 
     def path(self, extent: bytes) -> Path:
         return self.directory / f"{extent.hex()}{_FINAL}"

@@ -221,5 +221,5 @@ class DiskMedium:
                 set_aside_bytes=self._shelf.set_aside.bytes,
                 set_aside_removed=self._shelf.set_aside.removed,
                 reason=self._writer.reason,
-                files=MappingProxyType(dict(table.counts)),
+                files=MappingProxyType(+table.counts),
             )

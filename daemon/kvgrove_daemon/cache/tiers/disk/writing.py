@@ -9,6 +9,7 @@ the group leaves nothing behind, and `reason` says so until a write works again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from kvgrove_daemon.cache.tiers.disk import sealing
@@ -23,7 +24,7 @@ from kvgrove_daemon.cache.tiers.disk.extent import (
 from kvgrove_daemon.cache.tiers.disk.sealing import KEY_BYTES, Secret
 from kvgrove_daemon.cache.tiers.disk.shelf import Shelf
 from kvgrove_daemon.cache.tiers.disk.table import Extent
-from kvgrove_daemon.cache.tiers.medium import Facts, MediumFailed, MediumFull
+from kvgrove_daemon.cache.tiers.medium import Facts, MediumFull
 
 Block = tuple[int, Facts, bytes | memoryview]
 """A slot, and what goes into it."""
@@ -46,26 +47,29 @@ class Writer:
 
     def write_many(self, blocks: Sequence[Block]) -> None:
         """See `DiskMedium.write_many`."""
+        self._shelf.files.check_open()
         self._refuse_while_full(len(blocks))
         drafts = [self._begin(slot, facts, body) for slot, facts, body in blocks]
-        slots = [draft.slot for draft in drafts]
         displaced = self._shelf.table.reserve([(draft.slot, draft.extent) for draft in drafts])
-        try:
-            self._make_room(displaced)
-            for draft, (_, facts, body) in zip(drafts, blocks, strict=True):
-                self._shelf.files.draft(draft.extent.header, self._parts(draft, facts, body))
-            self._publish(drafts)
-            self._shelf.files.sync()
-        except (OSError, MediumFailed) as error:
-            self._shelf.table.withdraw(slots)
-            for draft in drafts:
-                self._shelf.files.discard(draft.extent.header.extent)
-            if isinstance(error, MediumFailed):
-                raise
-            failure = refused("writing", error)
-            self.reason, self._full = failure.code, isinstance(failure, MediumFull)
-            raise failure from error
+        with ExitStack() as undo:
+            undo.callback(self._withdraw, drafts)
+            try:
+                self._make_room(displaced)
+                for draft, (_, facts, body) in zip(drafts, blocks, strict=True):
+                    self._shelf.files.draft(draft.extent.header, self._parts(draft, facts, body))
+                self._publish(drafts)
+                self._shelf.files.sync()
+            except OSError as error:
+                failure = refused("writing", error)
+                self.reason, self._full = failure.code, isinstance(failure, MediumFull)
+                raise failure from error
+            undo.pop_all()
         self.reason, self._full = "", False
+
+    def _withdraw(self, drafts: Sequence[_Draft]) -> None:
+        self._shelf.table.withdraw([draft.slot for draft in drafts])
+        for draft in drafts:
+            self._shelf.files.discard(draft.extent.header.extent)
 
     def _refuse_while_full(self, blocks: int) -> None:
         """Once a write found no room, spare the next ones the work until there is some (a quota tells only then)."""
