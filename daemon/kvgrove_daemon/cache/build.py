@@ -185,6 +185,11 @@ class Build:
     def erase(self, erasure: int) -> None:
         """Its text was erased meanwhile: store nothing more, and let its own slots be wiped when it ends."""
         self.seal(BypassReason.FENCE_MOVED)
+        self.wipe_after(erasure)
+
+    def wipe_after(self, erasure: int) -> None:
+        """Let the slots that are its own when it ends be wiped: what it did not write in them may be erased text of
+        whoever had them before."""
         self._erasures |= {erasure}
         self._scope.resident.quarantine.owe(erasure, 1)
 

@@ -286,6 +286,9 @@ class BlockStore:
                 build.erase(erasure)
             else:
                 build.seal(BypassReason.FENCE_MOVED)
+        if erasure:
+            for build in self._scope.live.difference(builds):
+                build.wipe_after(erasure)
         self._chains.forget(subject.may_be_remembered_in)
         dropped = self._resident.drop(*subject.ids_in(self._resident.index), cause, erasure)
         return replace(dropped, builds=len(builds))
