@@ -117,7 +117,12 @@ class TierRig:
         self.arena = _arena(slots)
         sinks = [TierSink() for _ in range(1 + len(sizes))]
         self.store = BlockStore(
-            RunAllocator(slots), block_size=BLOCK, block_bytes=LAYOUT.block_bytes, sink=sinks[0], policy=LeafLRU(slots)
+            RunAllocator(slots),
+            block_size=BLOCK,
+            block_bytes=LAYOUT.block_bytes,
+            sink=sinks[0],
+            policy=LeafLRU(slots),
+            clock=self.clock,
         )
         makers = [HostMedium, SlowTier] if len(sizes) > 1 else [SlowTier]
         self.media = [Faulty(make(_arena(size))) for make, size in zip(makers, sizes, strict=True)]
@@ -125,6 +130,7 @@ class TierRig:
             LowerTier(
                 medium,
                 block_size=BLOCK,
+                body_bytes=LAYOUT.block_bytes,
                 block_bytes=LAYOUT.block_bytes,
                 policy=LeafLRU(medium.num_slots),
                 sink=sink,

@@ -34,7 +34,7 @@ def facts_of(index: BlockIndex, block: int) -> Facts:
     )
 
 
-def batch_of(facts: Sequence[Facts], slots: Sequence[int]) -> NewBlocks:
+def batch_of(facts: Sequence[Facts], slots: Sequence[int], computed_at: float) -> NewBlocks:
     """Blocks of one chain, each the child of the one before, as they are admitted. ``facts`` is not empty."""
     return NewBlocks(
         facts[0].namespace,
@@ -44,4 +44,5 @@ def batch_of(facts: Sequence[Facts], slots: Sequence[int]) -> NewBlocks:
         slots,
         {at: (each.fold, each.documents) for at, each in enumerate(facts) if each.fold},
         {at: tag_from(each.contributors) for at, each in enumerate(facts)},
+        computed_at,
     )

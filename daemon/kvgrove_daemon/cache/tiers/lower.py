@@ -9,7 +9,7 @@ Must not know: which blocks are worth storing, requests, engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,10 @@ from kvgrove_daemon.cache.eviction import EvictionPolicy
 from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.leases import NO_BLOCK, Lease
+from kvgrove_daemon.cache.relief import Relief
 from kvgrove_daemon.cache.resident import Dropped, ResidencySink, ResidentBlocks
+from kvgrove_daemon.cache.rooms import NamespaceRoom
+from kvgrove_daemon.cache.store import Usage
 from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.cache.tiers.break_even import PRIORS, MeasuredSpeed
 from kvgrove_daemon.cache.tiers.facts import batch_of
@@ -28,8 +31,9 @@ from kvgrove_daemon.cache.tiers.slots import ClearedSlots, Clearing
 from kvgrove_daemon.cache.tiers.workers import Workers
 from kvgrove_protocol.errors import KvgroveError
 
-MAX_EVICTED_AT_ONCE: Final = 256
-MAX_CLEARED_AT_ONCE: Final = 256
+AT_ONCE: Final = 256
+"""Blocks that one call evicts, expires or has cleared at most."""
+EXPIRY_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class TierStats:
     """Being written; ``free + ready + retiring + private + clearing = slots``."""
     clearing: int
     block_bytes: int
+    """What one block takes."""
     suspended: str
     """Why it is not written to now; empty while it is well."""
     loaded: int
@@ -62,6 +67,7 @@ class LowerTier:
         medium: Medium,
         *,
         block_size: int,
+        body_bytes: int,
         block_bytes: int,
         policy: EvictionPolicy,
         sink: ResidencySink,
@@ -71,8 +77,12 @@ class LowerTier:
         slots = ClearedSlots(medium.num_slots)
         self.name = medium.name
         self.medium = medium
-        self.resident = ResidentBlocks(slots, block_size, policy, sink, Ghosts(max(1024, slots.num_slots // 4)))
+        ghosts = Ghosts(max(1024, slots.num_slots // 4))
+        self.resident = ResidentBlocks(slots, block_size, policy, sink, ghosts, clock=clock)
+        self.body_bytes = body_bytes
+        """Of a block as it is read and written."""
         self.block_bytes = block_bytes
+        """What it takes on the medium: what quotas and usage count."""
         self.speed = MeasuredSpeed(PRIORS[medium.name])
         self.health = Health()
         self.loaded = 0
@@ -83,7 +93,9 @@ class LowerTier:
         self._slots = slots
         self._workers = workers
         self._clock = clock
-        self._low_free, self._high_free = max(1, slots.num_slots // 50), max(1, slots.num_slots // 20)
+        low_free, high_free = max(1, slots.num_slots // 50), max(1, slots.num_slots // 20)
+        self._relief = Relief(self.resident, low_free, high_free, clock)
+        self._expire_at = 0.0
         self._lacking = 0  # slots that were asked for in vain since room was last made
         self._clearing = False
         self._clear_again_at = 0.0
@@ -102,7 +114,7 @@ class LowerTier:
 
     def take(self, count: int) -> list[int]:
         """Up to ``count`` empty slots, private to the caller. Fewer where there are fewer: room is made for later."""
-        have = min(count, self._slots.free_count)
+        have = min(count, self._slots.empty_count)
         self._lacking = max(self._lacking, min(count, self._slots.num_slots) - have)
         runs = self._slots.allocate(have) if have else None
         return [slot for run in runs for slot in run.slots()] if runs is not None else []
@@ -112,23 +124,19 @@ class LowerTier:
         self.resident.free(slots)
 
     def relieve(self) -> None:
-        """Between requests: bring namespaces below lowered ceilings, make room ahead of need, have slots cleared."""
+        """Between requests: take what has expired, make room ahead of need, have slots cleared; a little at a time."""
+        if self._clock() >= self._expire_at and self.resident.expire(AT_ONCE) < AT_ONCE:
+            self._expire_at = self._clock() + EXPIRY_EVERY_S  # before relief: what expired is erased, not just released
         with self._slots.evicting():
-            left = MAX_EVICTED_AT_ONCE
-            for namespace, ceiling in self.resident.ceilings.items():
-                over = self.index.per_namespace.get(namespace, 0) - ceiling
-                left -= self.resident.evict(min(over, left), RemovalCause.QUOTA, namespace)
-            coming = self._slots.free_count + self._slots.uncleared
-            if coming < max(self._low_free, self._lacking):
-                missing = max(self._high_free, self._lacking) - coming
-                self.resident.evict(min(missing, left), RemovalCause.PRESSURE)
-            self._lacking = 0
+            self._relief.run(AT_ONCE)
+            self.resident.relieve_pressure(min(self._lacking - self._slots.free_count, AT_ONCE))
+        self._lacking = 0
         self._clear()
 
     def _clear(self) -> None:
         if self._clearing or not self._slots.uncleared or self._clock() < self._clear_again_at:
             return
-        chosen, medium = self._slots.begin_clearing(MAX_CLEARED_AT_ONCE), self.medium
+        chosen, medium = self._slots.begin_clearing(AT_ONCE), self.medium
         self._clearing = True
 
         def work() -> MediumFailed | None:
@@ -164,15 +172,16 @@ class LowerTier:
         tail = self.index.find(keys[count - 1]) if count else None
         return (count, tail) if tail is not None else (0, NO_BLOCK)
 
-    def admit(self, parent: Lease, facts: Sequence[Facts], slots: Sequence[int]) -> int:
+    def admit(self, parent: Lease, facts: Sequence[Facts], slots: Sequence[int], computed_at: float) -> int:
         """Make blocks READY that follow the block under ``parent`` and were written to ``slots``; how many are now.
 
-        The lease moves to the last of them. Slots of blocks that did not become READY are given back.
+        ``computed_at``: when the oldest of them was computed, by this tier's clock. The lease moves to the last of
+        them. Slots of blocks that did not become READY are given back.
         """
         if not facts:
             self.give_back(slots)
             return 0
-        admitted = self.resident.admit(parent.tail, batch_of(facts, slots[: len(facts)]))
+        admitted = self.resident.admit(parent.tail, batch_of(facts, slots[: len(facts)], computed_at))
         parent.move(admitted.tail)
         first, stop = admitted.duplicates, admitted.duplicates + admitted.stored
         self.give_back([*slots[:first], *slots[stop:]])
@@ -190,7 +199,15 @@ class LowerTier:
 
     def touch(self, tail: int) -> None:
         """The chain that ends at READY block ``tail`` was used, here or above."""
-        self.resident.policy.touch(tail, self.index.stretches(tail))
+        self.resident.used(tail)
+
+    def set_room(self, namespace: str, room: NamespaceRoom) -> None:
+        """How much ``namespace`` may fill, is promised, and for how long. Raises KeyError for an unknown policy."""
+        self.resident.set_room(namespace, room)
+
+    def rooms(self) -> Mapping[str, NamespaceRoom]:
+        """Those that were set, by namespace UID."""
+        return self.resident.rooms.all()
 
     # -- trouble -------------------------------------------------------------------------------------------------------
 
@@ -219,12 +236,17 @@ class LowerTier:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
+    def usage(self) -> dict[str, Usage]:
+        """By namespace UID; only those that hold anything."""
+        held = self.index.per_namespace
+        return {namespace: Usage(blocks, blocks * self.block_bytes) for namespace, blocks in held.items()}
+
     def stats(self) -> TierStats:
         index, slots = self.index, self._slots
         return TierStats(
             tier=self.name,
             slots=slots.num_slots,
-            free=slots.free_count,
+            free=slots.empty_count,
             ready=len(index),
             retiring=index.held - len(index),
             private=slots.used_count - slots.uncleared - index.held,

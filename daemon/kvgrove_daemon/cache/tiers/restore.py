@@ -76,7 +76,7 @@ def weigh(
     end = spans[-1][2] if spans else first
     worth = blocks_worth_loading(
         [Found(stop - start, tier.speed.now) for tier, start, stop, _ in spans],
-        block_bytes=spans[0][0].block_bytes if spans else 0,
+        block_bytes=spans[0][0].body_bytes if spans else 0,
         block_tokens=block_tokens,
         prefill_tokens_per_s=prefill_tokens_per_s,
     )
@@ -87,8 +87,6 @@ def weigh(
         for tier, start, stop, tail in spans
         if stop <= first + worth
     ]
-    for part in parts:
-        part.tier.touch(part.lease.tail)
     return Below(parts, first, end - first - worth)
 
 
@@ -124,7 +122,7 @@ class Load:
                 self._tiers.append(part.tier)
                 self._blocks.append(block)
         self._block_tokens = below.parts[0].tier.index.block_size
-        self._block_bytes = below.parts[0].tier.block_bytes
+        self._body_bytes = below.parts[0].tier.body_bytes
         self._write = write
         self._clock = clock
         self._begun_at = clock()
@@ -149,7 +147,7 @@ class Load:
             begun = self._clock()
             try:
                 body = piece.medium.read(piece.source, piece.facts)
-                if len(body) != self._block_bytes:
+                if len(body) != self._body_bytes:
                     raise MediumCorrupt(f"{piece.medium.name}: {len(body)} bytes are no block", field="body")
             except KvgroveError as error:
                 self.error = error
@@ -182,7 +180,7 @@ class Load:
             if high > low:
                 part.tier.loaded += high - low
                 moving = sum(self._seconds[low:high])
-                size = (high - low) * part.tier.block_bytes
+                size = (high - low) * part.tier.body_bytes
                 part.tier.speed.record(size, moving_s=moving, waiting_s=waited)
         if self.error is not None:
             self._tiers[self.loaded].unreadable(self._blocks[self.loaded], self.error)

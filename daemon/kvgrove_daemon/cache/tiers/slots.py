@@ -23,7 +23,7 @@ class Clearing(NamedTuple):
 
 
 class ClearedSlots(RunAllocator):
-    """Free slots of one medium. Those that are not cleared yet count as used."""
+    """Free slots of one medium. ``free_count`` counts those that nobody uses, `empty_count` those to be had now."""
 
     def __init__(self, num_slots: int) -> None:
         super().__init__(num_slots)
@@ -31,6 +31,15 @@ class ClearedSlots(RunAllocator):
         self._to_erase: set[int] = set()
         self._under_way: set[int] = set()
         self._evicting = False
+
+    @property
+    def free_count(self) -> int:
+        """Slots that nobody uses, those included that are still to be cleared: no more need to give way for them."""
+        return self.empty_count + self.uncleared
+
+    @property
+    def empty_count(self) -> int:
+        return super().free_count
 
     @property
     def uncleared(self) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from kvgrove_daemon.cache.arena import Arena
 from kvgrove_daemon.cache.chains import Chain
 from kvgrove_daemon.cache.history import RemovalCause
-from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.interned import NOTHING
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.resident import Dropped, ResidentBlocks
@@ -80,7 +81,8 @@ class TierStack:
         self._clock = clock
         self._probes = Probes()
         self._stored: list[bytes] = []
-        sinks[0].stored.append(self._note)
+        if lower:
+            sinks[0].stored.append(self._note)
         for number, write in enumerate(self.writes):
             sinks[number].stored.append(write.stored_above)
             sinks[number].removed.append(write.removed_above)
@@ -97,6 +99,8 @@ class TierStack:
         at = matched
         for number, tier in enumerate(self.lower, 1):
             count, tail = tier.find(chain, stop)
+            if count:
+                tier.touch(tail)
             if count and number < len(self.writes):
                 self.writes[number].soon(tail)
             if count > chain.writer.private_from:
@@ -104,6 +108,8 @@ class TierStack:
             if count > at:
                 spans.append((tier, at, count, tail))
                 at = count
+        if not self.lower:
+            return None
         if matched and (tail_above := self.top.resident.index.find(chain.keys[matched - 1])) is not None:
             self.writes[0].soon(tail_above)
         if not spans:
@@ -149,7 +155,7 @@ class TierStack:
         self._stored += keys
 
     def _take_note(self) -> None:
-        """What has become READY on top: it shares its contributors with its copies, and declared text is copied."""
+        """What has become READY on top: it agrees with its copies, and declared text is copied."""
         stored, self._stored = self._stored, []
         index = self.top.resident.index
         declared = NO_BLOCK
@@ -159,7 +165,7 @@ class TierStack:
                 continue
             for tier in self.lower:
                 if (copy := tier.index.find(key)) is not None:
-                    _share_tags(index, block, tier.index, copy)
+                    _agree(self.top.resident, block, tier.resident, copy)
             if index.tag[block] == NOTHING:
                 if declared not in (NO_BLOCK, index.parent[block]):
                     self.writes[0].soon(declared)
@@ -168,9 +174,13 @@ class TierStack:
             self.writes[0].soon(declared)
 
 
-def _share_tags(one: BlockIndex, block: int, other: BlockIndex, copy: int) -> None:
-    """Whose text the same block may hold, as either of two tiers knows it."""
-    here, there = one.tag_of(block), other.tag_of(copy)
+def _agree(one: ResidentBlocks, block: int, other: ResidentBlocks, copy: int) -> None:
+    """Let the same block on two tiers be as old as the older of the two, and everybody's who contributed to either."""
+    here, there = one.index.tag_of(block), other.index.tag_of(copy)
     if here != there:
-        one.contribute_above(block, there)
-        other.contribute_above(copy, here)
+        one.index.contribute_above(block, there)
+        other.index.contribute_above(copy, here)
+    born = other.ages.born(copy)
+    if born < one.ages.born(block):
+        one.ages.computed(np.array([block], dtype=np.int32), born)
+        one.ages.touch([(block, block + 1)])

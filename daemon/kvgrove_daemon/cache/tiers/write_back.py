@@ -169,7 +169,7 @@ class WriteBack:
 
     @property
     def _batch_blocks(self) -> int:
-        return max(1, BATCH_BYTES // self._below.block_bytes)
+        return max(1, BATCH_BYTES // self._below.body_bytes)
 
     def _start(self, tail: int) -> bool:
         """Copy the next blocks of the chain that ends at ``tail``; False where that must be tried again later."""
@@ -206,7 +206,7 @@ class WriteBack:
     def _submit(self, batch: _Batch) -> None:
         read, medium = self._above.read, self._below.medium
         sources = [self._above.resident.index.slot[block] for block in batch.blocks]
-        self._in_flight += len(batch.blocks) * self._below.block_bytes
+        self._in_flight += len(batch.blocks) * self._below.body_bytes
         self._under_way.update(facts.key for facts in batch.facts)
 
         def work() -> KvgroveError | None:
@@ -224,7 +224,7 @@ class WriteBack:
 
     def _conclude(self, batch: _Batch, error: KvgroveError | None) -> None:
         keys = [facts.key for facts in batch.facts]
-        self._in_flight -= len(batch.blocks) * self._below.block_bytes
+        self._in_flight -= len(batch.blocks) * self._below.body_bytes
         self._under_way.difference_update(keys)
         admitted = 0
         if error is not None:
@@ -235,7 +235,10 @@ class WriteBack:
         else:
             self._below.worked()
             current = self._current(batch)
-            admitted = self._below.admit(batch.parent, batch.facts[:current], batch.slots)
+            blocks, above = batch.blocks[:current], self._above.resident
+            facts = [facts_of(above.index, block) for block in blocks]  # more may have contributed since
+            computed_at = min((above.ages.born(block) for block in blocks), default=0.0)
+            admitted = self._below.admit(batch.parent, facts, batch.slots, computed_at)
             for key in keys[:admitted]:
                 self._uncopied.pop(key, None)
             if admitted < len(keys):
