@@ -3,8 +3,8 @@
 ``python disk_crash.py BASE SCENARIO LOSS`` makes ``BASE/0``, ``BASE/1``, ...: in each a directory is prepared, and a
 child does SCENARIO there until it is really killed (SIGKILL) at the boundary of that number. LOSS says what goes with
 it: ``none`` (the process alone dies), ``bytes``, ``names`` or ``all`` (the power goes too, and with it what was not
-synced). ``BASE/before-0`` is a copy of what was prepared, ``BASE/attic-0`` holds what was unlinked. Prints one JSON line
-each: what the child had been answered for by then. Ends when a child reached its end.
+synced). ``BASE/before-0`` is a copy of what was prepared, ``BASE/attic-0`` holds what was unlinked. Prints one JSON
+line each: what the child had been answered for by then. Ends when a child reached its end.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +88,3 @@ def files_in(directory: Path) -> list[Path]:
 
 def extents_in(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.extent"))
-
-
-def raising(error: Callable[[], OSError]) -> Callable[[], None]:
-    def fail() -> None:
-        raise error()
-
-    return fail

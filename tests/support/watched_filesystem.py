@@ -64,7 +64,7 @@ class Countdown:
         self.calls = 0
         self._stop, self._then = stop, then
 
-    def __call__(self, what: str) -> None:
+    def __call__(self, _what: str) -> None:
         self.calls += 1
         if self.calls - 1 == self._stop:
             self._then()

@@ -72,18 +72,13 @@ class ExtentFiles:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def draft(self, header: Header, parts: Sequence[Buffer]) -> None:
-        """A whole, durable file under its temporary name; nothing is left of it where this raises."""
-        path = self.draft_path(header.extent)
-        descriptor = self.filesystem.create(path)
+        """A whole, durable file under its temporary name. Where this raises, `discard` what is there of it."""
+        descriptor = self.filesystem.create(self.draft_path(header.extent))
         try:
-            try:
-                self.filesystem.write_at(descriptor, 0, parts)
-                self.filesystem.sync(descriptor)
-            finally:
-                self.filesystem.close(descriptor)
-        except OSError:
-            self.discard(header.extent)
-            raise
+            self.filesystem.write_at(descriptor, 0, parts)
+            self.filesystem.sync(descriptor)
+        finally:
+            self.filesystem.close(descriptor)
 
     def publish(self, extent: bytes) -> None:
         self.filesystem.rename(self.draft_path(extent), self.path(extent))

@@ -31,8 +31,8 @@ from kvgrove_daemon.cache.tiers.disk.set_aside import SetAside
 from kvgrove_daemon.cache.tiers.disk.shelf import BlockShape, Shelf
 from kvgrove_daemon.cache.tiers.disk.start import take_stock
 from kvgrove_daemon.cache.tiers.disk.table import ExtentTable
-from kvgrove_daemon.cache.tiers.disk.writing import Block, Writer
-from kvgrove_daemon.cache.tiers.medium import Facts
+from kvgrove_daemon.cache.tiers.disk.writing import Writer
+from kvgrove_daemon.cache.tiers.medium import Entry, Facts
 from kvgrove_protocol.events import DISK
 
 _ADOPTABLE_LATER: Final = frozenset({Cause.LAYOUT, Cause.SECRET, Cause.ROOT, Cause.DUPLICATE, Cause.ORPHAN})
@@ -166,7 +166,7 @@ class DiskMedium:
         """`write_many` of one."""
         self.write_many([(slot, facts, body)])
 
-    def write_many(self, blocks: Sequence[Block]) -> None:
+    def write_many(self, blocks: Sequence[Entry]) -> None:
         """Store these into empty slots: durable on return, all or, where it raises, none.
 
         Raises `MediumFull`, `MediumFailed` or `SecretUnknown`; ValueError for a slot in use or a body of another size.

@@ -24,10 +24,7 @@ from kvgrove_daemon.cache.tiers.disk.extent import (
 from kvgrove_daemon.cache.tiers.disk.sealing import KEY_BYTES, Secret
 from kvgrove_daemon.cache.tiers.disk.shelf import Shelf
 from kvgrove_daemon.cache.tiers.disk.table import Extent
-from kvgrove_daemon.cache.tiers.medium import Facts, MediumFull
-
-Block = tuple[int, Facts, bytes | memoryview]
-"""A slot, and what goes into it."""
+from kvgrove_daemon.cache.tiers.medium import Entry, Facts, MediumFull
 
 
 class _Draft(NamedTuple):
@@ -45,7 +42,7 @@ class Writer:
         """Code of the error of the last write; empty when it worked."""
         self._full = False
 
-    def write_many(self, blocks: Sequence[Block]) -> None:
+    def write_many(self, blocks: Sequence[Entry]) -> None:
         """See `DiskMedium.write_many`."""
         self._shelf.files.check_open()
         self._refuse_while_full(len(blocks))
