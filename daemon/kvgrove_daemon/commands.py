@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.model_host import HostedModel
+from kvgrove_daemon.quotas import RoomPlan
 from kvgrove_daemon.warmup import WarmTarget
 from kvgrove_protocol.data import Generate
 from kvgrove_protocol.fence import Fence
@@ -72,11 +73,11 @@ class WarmFence:
 
 @dataclass(frozen=True)
 class Warm:
-    """The plan was swapped: these are the warm targets now, and these namespaces' ceilings."""
+    """The plan was swapped: these are the warm targets now, and this is each namespace's room."""
 
     targets: Sequence[WarmTarget]
-    ceilings: Mapping[str, int]
-    """Namespace UID -> bytes it may hold on this node."""
+    rooms: Mapping[str, RoomPlan]
+    """By namespace UID."""
     fences: Mapping[str, WarmFence]
     """Namespace UID -> what its targets were resolved under, also where there are none."""
 

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -32,6 +32,8 @@ from kvgrove_daemon.commands import (
 from kvgrove_daemon.engine.loop import EngineLoop, Finished
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.model_host import NodePools
+from kvgrove_daemon.namespaces import PlanProblem
+from kvgrove_daemon.quotas import RoomPlan
 from kvgrove_daemon.request_runner import RequestRunner
 from kvgrove_daemon.restorer import NoSlowerTier
 from kvgrove_daemon.surroundings import Surroundings
@@ -44,6 +46,9 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
 MAX_COMMANDS = 4096
+MOST_RELIEVED = 256
+MOST_RELIEVED_BETWEEN_STEPS = 64
+"""Blocks that may give way before the next step: a fraction of a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Published:
     usage: Mapping[str, Usage] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Namespace UID -> blocks dropped because the namespace is gone."""
+    quota_problems: Mapping[str, PlanProblem] = field(default_factory=dict)
+    """Namespace UID -> why it is on its last good quota."""
 
 
 class Core:
@@ -91,6 +98,7 @@ class Core:
         self._next_heartbeat = 0.0
         self._dropped: dict[str, int] = {}
         self._warm_fences: Mapping[str, WarmFence] = {}
+        self._quota_problems: Mapping[str, PlanProblem] = {}
         self.published = Published()
 
     def start(self) -> None:
@@ -168,11 +176,16 @@ class Core:
 
     def _set_warm(self, command: Warm) -> None:
         self._warmer.targets.replace(command.targets)
-        for pool in self._pools.all():
-            for uid, limit in command.ceilings.items():
-                pool.store.set_ceiling(uid, limit // pool.store.block_bytes if limit else None)
+        self._set_rooms(command.rooms)
         self._warm_fences = command.fences
         self._publish()
+
+    def _set_rooms(self, rooms: Mapping[str, RoomPlan]) -> None:
+        problems: dict[str, PlanProblem] = {}
+        for pool in self._pools.all():
+            served = self._runner.models.usable.items()
+            problems |= pool.quotas.apply(rooms, {generation for generation, model in served if model.pool is pool})
+        self._quota_problems = problems
 
     def _drop(self, command: Drop) -> None:
         blocks = 0
@@ -193,9 +206,9 @@ class Core:
                 if isinstance(event, Finished):
                     self._publish()
         self._runner.advance()
+        for pool in self._pools.all():
+            pool.store.relieve(MOST_RELIEVED if self._runner.idle else MOST_RELIEVED_BETWEEN_STEPS)
         if self._runner.idle:
-            for pool in self._pools.all():
-                pool.store.relieve()
             self._warmer.next()  # warm-up yields to live traffic: one target at a time, and only while nobody waits
         self._runner.let_go()
         now = self._around.clock()
@@ -211,9 +224,12 @@ class Core:
             for uid, held in pool.store.usage().items():
                 before = usage.get(uid, Usage(0, 0))
                 usage[uid] = Usage(before.blocks + held.blocks, before.bytes + held.bytes)
-        old, new = self.published, Published(self._warmer.warmth(), self._warm_fences, usage, dict(self._dropped))
+        old, new = (
+            self.published,
+            Published(self._warmer.warmth(), self._warm_fences, usage, dict(self._dropped), self._quota_problems),
+        )
         self.published = new
-        if (old.warmth, old.warm_fences, old.dropped) != (new.warmth, new.warm_fences, new.dropped):
+        if replace(old, usage=usage) != new:
             self._changed()
         self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
         self._around.metrics.show_waiting(self._runner.flights.stats(), self._runner.waiting_for_room)

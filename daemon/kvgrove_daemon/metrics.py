@@ -11,6 +11,7 @@ from kvgrove_daemon.cache.flights import FlightStats
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import StoreStats
 from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.events import HOST
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -77,6 +78,12 @@ class NodeMetrics:
         self.removed_blocks = Counter(
             "kvgrove_node_removed_blocks_total", "READY blocks that went, by cause", ["cause"], registry=self.registry
         )
+        self.evicted_for_requests = Counter(
+            "kvgrove_evictions_on_request_path_total",
+            "Blocks evicted while a request waited for their room: relief made too little",
+            ["tier"],
+            registry=self.registry,
+        )
         self.blocks = Gauge("kvgrove_node_blocks", "Blocks of the pool by state", ["state"], registry=self.registry)
         self.flights_led = Counter(
             "kvgrove_flight_led_total", "Builds that others may wait for", registry=self.registry
@@ -120,10 +127,11 @@ class NodeMetrics:
 
     def show_stores(self, stats: Sequence[StoreStats]) -> None:
         """Gauges and counters of the node's pools, summed. Counters of the stores only grow."""
-        for state in ("free", "ready", "retiring", "private"):
+        for state in ("free", "ready", "retiring", "private", "quarantined"):
             self.blocks.labels(state).set(sum(getattr(store, state) for store in stats))
         for cause in RemovalCause:
             self._raise(self.removed_blocks, cause.value, sum(store.removed.get(cause, 0) for store in stats))
+        self._raise(self.evicted_for_requests, HOST, sum(store.evicted_for_requests for store in stats))
         for reason in BypassReason:
             self._raise(self.bypassed, reason.value, sum(store.bypassed.get(reason, 0) for store in stats))
 

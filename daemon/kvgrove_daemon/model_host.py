@@ -18,11 +18,14 @@ from kvgrove_daemon.cache.tiers.codec import as_codec, require_codec
 from kvgrove_daemon.engine.digests import weights_digest
 from kvgrove_daemon.engine.model_source import open_model
 from kvgrove_daemon.engine.runner import ModelRunner
+from kvgrove_daemon.quotas import TierQuotas
 from kvgrove_daemon.residency import LoggedResidency
+from kvgrove_link.clock import boottime
 from kvgrove_prompt.bundle import bundle_digest, chat_template_digest, pack, tokenizer_digest
 from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.control import ModelPlan
 from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.events import HOST
 from kvgrove_protocol.identity import GenerationInputs, LayoutFingerprint, generation
 
 DEFAULT_POOL_BYTES = 1 << 30
@@ -41,6 +44,7 @@ class NodePool:
 
     arena: Arena
     store: BlockStore
+    quotas: TierQuotas
 
 
 @dataclass
@@ -49,6 +53,8 @@ class NodePools:
 
     make_arena: Callable[[KVLayout, int], Arena]
     sink: LoggedResidency
+    clock: Callable[[], float] = boottime
+    """Seconds that go on while the machine sleeps: times to live count by it."""
     _pools: dict[KVLayout, NodePool] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -64,17 +70,17 @@ class NodePools:
                         field="spec.pool",
                     )
                 arena = self.make_arena(layout, slots)
-                self._pools[layout] = NodePool(
-                    arena,
-                    BlockStore(
-                        RunAllocator(slots),
-                        block_size=layout.block_size,
-                        block_bytes=layout.block_bytes,
-                        sink=self.sink,
-                        policy=CostAware(slots),
-                        limits=StoreLimits(low_free=slots // 20, high_free=slots // 10),
-                    ),
+                store = BlockStore(
+                    RunAllocator(slots),
+                    block_size=layout.block_size,
+                    block_bytes=layout.block_bytes,
+                    sink=self.sink,
+                    policy=CostAware(slots),
+                    clock=self.clock,
+                    limits=StoreLimits(low_free=slots // 20, high_free=slots // 10),
                 )
+                quotas = TierQuotas(HOST, store.resident, layout.block_bytes)
+                self._pools[layout] = NodePool(arena, store, quotas)
             return self._pools[layout]
 
     def all(self) -> list[NodePool]:

@@ -31,7 +31,7 @@ from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
 from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
-from kvgrove_daemon.plan_effects import ceilings, reclaims
+from kvgrove_daemon.plan_effects import reclaims, rooms
 from kvgrove_daemon.refusals import QUEUE_FULL
 from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_daemon.settings import Settings
@@ -235,7 +235,8 @@ class Node:
         namespaces = []
         for uid, namespace in table.namespaces.items():
             warmth, usage = published.warmth.get(uid, Warmth()), published.usage.get(uid)
-            problem = table.problems.get(uid) or self._warm_problems.get(uid)
+            quota_problem = published.quota_problems.get(uid)
+            problem = table.problems.get(uid) or self._warm_problems.get(uid) or quota_problem
             resolved = namespace.realm is not None and published.warm_fences.get(uid) == _warm_fence(namespace)
             self.metrics.lease_remaining.labels(namespace.plan.name).set(self._leases.remaining(uid, boottime()))
             namespaces.append(
@@ -251,6 +252,7 @@ class Node:
                     coming_wanted=warmth.coming_wanted,
                     blocks=usage.blocks if usage is not None else 0,
                     bytes=usage.bytes if usage is not None else 0,
+                    quota_ok=quota_problem is None,
                     code=problem.code if problem is not None else "",
                     message=problem.message if problem is not None else "",
                 )
@@ -330,7 +332,7 @@ class Node:
                     problems[uid] = error
                 fences[uid] = _warm_fence(namespace)
             self._warm_problems = problems
-            self._submit(Warm(targets, ceilings(table), fences))
+            self._submit(Warm(targets, rooms(table), fences))
 
     async def _warm_targets(
         self, namespace: HostedNamespace, model: HostedModel, wanted: Iterable[bytes]

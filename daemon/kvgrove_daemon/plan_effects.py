@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.commands import Drop
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
-from kvgrove_protocol.events import HOST
+from kvgrove_daemon.quotas import RoomPlan
 
 
 def reclaims(old: PlanTable, new: PlanTable, erase_uids: Iterable[str]) -> list[Drop]:
@@ -40,9 +40,15 @@ def _root_epoch(namespace: HostedNamespace) -> tuple[int, bytes, int]:
     return (plan.purge.counter, plan.purge.nonce, plan.policy_version)
 
 
-def ceilings(table: PlanTable) -> Mapping[str, int]:
-    """Namespace UID -> bytes it may hold in host memory; 0: no limit but the pool."""
+def rooms(table: PlanTable) -> Mapping[str, RoomPlan]:
+    """Namespace UID -> what the plan says of its room."""
     return {
-        uid: namespace.plan.quota[HOST].ceiling if HOST in namespace.plan.quota else 0
+        uid: RoomPlan(
+            generation=namespace.model.generation if namespace.model is not None else b"",
+            quota=namespace.plan.quota,
+            tenant_share=namespace.plan.tenant_share,
+            ttl=namespace.plan.ttl,
+            eviction=namespace.plan.eviction,
+        )
         for uid, namespace in table.namespaces.items()
     }

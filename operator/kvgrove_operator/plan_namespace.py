@@ -21,7 +21,7 @@ from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_namespace
 from kvgrove_operator.plan_state import Mint, NamespaceState
 from kvgrove_operator.serving import serving
-from kvgrove_protocol.control import NamespacePlan, QuotaPlan
+from kvgrove_protocol.control import EvictionPlan, NamespacePlan, QuotaPlan, TtlPlan
 from kvgrove_protocol.identity import Isolation
 
 
@@ -128,6 +128,14 @@ def plan_namespace(
         lease_seconds=spec.freshness.lease.seconds,
         fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
         suspended=suspended,
+        tenant_share=spec.quota.per_tenant_share,
+        ttl=TtlPlan(seconds=spec.ttl.duration.seconds, sliding=spec.ttl.mode == "Sliding"),
+        eviction=EvictionPlan(
+            policy=spec.eviction.policy,
+            high_watermark=spec.eviction.high_watermark,
+            low_watermark=spec.eviction.low_watermark,
+            max_branches=spec.eviction.max_branches,
+        ),
         events_export=spec.events.export,
         erasures=erased.plans(),
         secret=state.secret,

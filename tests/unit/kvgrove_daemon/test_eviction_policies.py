@@ -9,7 +9,6 @@ from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.eviction import POLICIES, CostAware, Group
 from kvgrove_daemon.cache.eviction.departed import Departed
 
-
 G = Group("g")
 
 
