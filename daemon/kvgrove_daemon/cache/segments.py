@@ -6,7 +6,8 @@ segment *is* such a file, so other processes open it by name with ``shm_open``).
 - Memory is reserved when the segment is made, so that a full ``/dev/shm`` is an error with a cure here and never a
   SIGBUS later.
 - The maker holds a lock on the file while it lives. A segment of an earlier boot is removed only when that lock can
-  be taken: evidence that its owner is gone, not an assumption.
+  be taken: evidence that its owner is gone, not an assumption. Its pages are given back first, so that whoever still
+  maps it reads zeros, and that none is left is looked at (I8).
 
 Not `multiprocessing.shared_memory`: its resource tracker unlinks segments behind the back of whoever attaches first.
 Must not know: layouts, blocks, torch.
@@ -77,9 +78,10 @@ class Segment:
 
 
 def remove_dead_segments(node: str, live_boot: str) -> dict[str, int]:
-    """Remove the segments that earlier boots of ``node`` left; answers name -> bytes of those removed.
+    """Empty and remove the segments that earlier boots of ``node`` left; answers name -> bytes of those removed.
 
-    A segment whose owner still holds its lock stays, and is simply not in the answer.
+    A segment whose owner still holds its lock stays, and is simply not in the answer; so is one that is not empty
+    after all.
     """
     pattern = re.compile(rf"kvgrove-{re.escape(node)}-([0-9a-f]+)-\d+")
     removed: dict[str, int] = {}
@@ -94,13 +96,34 @@ def remove_dead_segments(node: str, live_boot: str) -> dict[str, int]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.fstat(fd).st_size
-            path.unlink(missing_ok=True)
-            removed[path.name] = size
+            if _emptied(fd, size):
+                path.unlink(missing_ok=True)
+                removed[path.name] = size
         except BlockingIOError:
             continue
         finally:
             os.close(fd)
     return removed
+
+
+def boots_with_segments(node: str) -> set[str]:
+    """The boots of ``node`` of which a segment is there, living ones too."""
+    pattern = re.compile(rf"kvgrove-{re.escape(node)}-([0-9a-f]+)-\d+")
+    return {match[1] for path in SHM.glob("kvgrove-*") if (match := pattern.fullmatch(path.name)) is not None}
+
+
+def _emptied(fd: int, size: int) -> bool:
+    """Give back every page of the file; whether none is left, by ``lseek(2)``'s SEEK_DATA."""
+    if size:
+        with mmap.mmap(fd, size) as memory:
+            memory.madvise(mmap.MADV_REMOVE)
+    try:
+        os.lseek(fd, 0, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return True
+        raise
+    return False
 
 
 _CURE: Final = (

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
 
 from kvgrove_daemon.cache.arena import SharedMemoryArena
+from kvgrove_daemon.cache.earlier_boots import EarlierSegments
 from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_daemon.cache.segments import SHM, PoolNoRoom, remove_dead_segments, segment_name
 
@@ -102,6 +105,30 @@ def test_segments_of_a_dead_boot_go_and_those_of_a_live_one_stay() -> None:
     assert remove_dead_segments(NODE, "dead") == {}, "it belongs to this boot"
     assert remove_dead_segments(NODE, "0d") == {name: 4096}
     assert not (SHM / name).exists()
+
+
+def test_i8_who_still_maps_a_dead_boots_segment_reads_zeros() -> None:
+    name = segment_name(NODE, "dead", 1)
+    (SHM / name).write_bytes(b"canary" * 4096)
+    with (SHM / name).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        earlier = EarlierSegments(NODE, "0d", frozenset({"dead"}))
+        assert earlier.look() == 0
+        assert earlier.wiped == 1
+        assert mapped[:].count(0) == len(mapped)
+
+
+def test_i8_an_earlier_boot_that_lives_is_waited_for_and_a_namesake_elsewhere_is_not() -> None:
+    own, namesake = segment_name(NODE, "dead", 2), segment_name(NODE, "beef", 0)
+    with ExitStack() as stack:
+        for name in (own, namesake):
+            command = [sys.executable, "-c", HOLDER, name]
+            owner = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            stack.callback(owner.kill)
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"made\n"
+        earlier = EarlierSegments(NODE, "0d", frozenset({"dead"}))
+        assert (earlier.look(), earlier.wiped) == (1, 0)
+    assert (earlier.look(), earlier.wiped) == (0, 2)
 
 
 @pytest.mark.parametrize(("node", "boot"), [("a/b", "0"), ("", "0"), ("a", "xyz"), ("a", "")])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvgrove_daemon.event_log import MAX_KEYS_PER_EVENT, EventLog
-from kvgrove_daemon.memory_file import MemoryFile, MemoryFileDamaged
+from kvgrove_daemon.memory_file import MAX_BOOTS, MemoryFile, MemoryFileDamaged
 from kvgrove_protocol.events import SNAPSHOT_CHUNK_KEYS, NodeLoad, Removed, Stored, split_keys
 
 LOAD = NodeLoad(0, 0, 0.0, 0.0, 1)
@@ -63,7 +63,39 @@ def test_counters_survive_a_boot_and_never_fall(tmp_path: Path) -> None:
     memory.raise_to({"u": 3, "v": 1})
     memory.raise_to({"u": 2})
     assert MemoryFile.load(path).epochs == {"u": 3, "v": 1}
-    memory.raise_to({}, forget=frozenset({"v"}))
+    memory.forget("v")
+    assert MemoryFile.load(path).epochs == {"u": 3}
+
+
+def test_i8_an_erasure_that_was_carried_out_is_remembered_while_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    memory = MemoryFile.load(path)
+    memory.note_wiped("u", "e1")
+    memory.note_wiped("u", "e2")
+    memory.note_wiped("v", "e3")
+    again = MemoryFile.load(path)
+    assert again.wiped("u", "e1")
+    assert not again.wiped("v", "e1")
+    again.keep_wiped({"u": frozenset({"e2", "e9"})})
+    last = MemoryFile.load(path)
+    assert [last.wiped(uid, each) for uid, each in (("u", "e1"), ("u", "e2"), ("v", "e3"))] == [False, True, False]
+    last.forget("u")
+    assert not MemoryFile.load(path).wiped("u", "e2")
+
+
+def test_the_boots_of_a_node_are_remembered_up_to_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    assert MemoryFile.load(path).begin("a0") == set()
+    assert MemoryFile.load(path).begin("a1") == {"a0"}
+    for number in range(2, 40):
+        memory = MemoryFile.load(path)
+        memory.begin(f"a{number}")
+    assert MemoryFile.load(path).begin("b") == {f"a{number}" for number in range(40 - MAX_BOOTS, 40)}
+
+
+def test_a_file_of_the_release_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    path.write_bytes(b'{"version": 1, "epochs": {"u": 3}}')
     assert MemoryFile.load(path).epochs == {"u": 3}
 
 
