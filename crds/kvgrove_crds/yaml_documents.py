@@ -5,7 +5,7 @@ twice is refused instead of silently dropped, and what anchors expand to is boun
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,8 @@ import yaml
 
 MAX_BYTES = 4 * 2**20
 MAX_NODES = 200_000
+MAX_INT = 2**63
+"""Whole numbers are below it, as the API server's."""
 
 
 class YamlProblem(Exception):
@@ -21,6 +23,29 @@ class YamlProblem(Exception):
     def __init__(self, rule: str, cure: str, *, line: int, document: int = 0) -> None:
         super().__init__(f"line {line}: {rule}; {cure}")
         self.rule, self.cure, self.line, self.document = rule, cure, line, document
+
+
+class _Unreadable(yaml.YAMLError):
+    """A value that is not what its form or its tag says. PyYAML itself lets Python's own errors through."""
+
+    def __init__(self, rule: str, node: yaml.Node) -> None:
+        super().__init__(rule)
+        self.rule, self.line = rule, node.start_mark.line + 1
+
+
+def _scalar(tag: str, kind: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], bool | int | float]:
+    construct = yaml.SafeLoader.yaml_constructors[tag]
+
+    def judged(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool | int | float:
+        try:
+            value: bool | int | float = construct(loader, node)
+        except (ValueError, KeyError, IndexError):
+            raise _Unreadable(f"the value cannot be read as {kind}", node) from None
+        if isinstance(value, int) and not -MAX_INT <= value < MAX_INT:
+            raise _Unreadable("a whole number has at most 64 bits", node)
+        return value
+
+    return judged
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,7 +57,11 @@ class _Loader(yaml.SafeLoader):
         None: yaml.SafeLoader.construct_undefined,
         **{
             f"tag:yaml.org,2002:{tag}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{tag}"]
-            for tag in ("null", "bool", "int", "float", "str", "seq", "map")
+            for tag in ("null", "str", "seq", "map")
+        },
+        **{
+            f"tag:yaml.org,2002:{tag}": _scalar(f"tag:yaml.org,2002:{tag}", kind)
+            for tag, kind in (("bool", "a truth value"), ("int", "a whole number"), ("float", "a number"))
         },
     }
 
@@ -90,6 +119,9 @@ def read_documents(text: str) -> Iterator[YamlDocument]:
             value = loader.construct_document(node)
             if value is not None:
                 yield YamlDocument(index, value, node)
+    except _Unreadable as error:
+        cure = "put it in quotes, or correct it"
+        raise YamlProblem(error.rule, cure, line=error.line, document=index) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         says = f"not valid YAML: {error.problem or error.context}"

@@ -133,10 +133,6 @@ def _documents(snapshot: Snapshot, problems: list[Problem]) -> Iterator[tuple[st
             problems.append(Problem(str(path), 0, "", "is not UTF-8 text", "save it as UTF-8"))
         except ManifestError as error:
             problems.extend(error.problems)
-        except (ValueError, KeyError):
-            # PyYAML's constructors let Python's own errors through: 0x_, a number of 5,000 digits, !!bool maybe.
-            rule = "a number, date or tagged value cannot be read"
-            problems.append(Problem(str(path), 0, "", rule, "put the value in quotes, or correct it"))
 
 
 def _duplicates(found: Sequence[tuple[str, Parsed]]) -> Iterator[Problem]:

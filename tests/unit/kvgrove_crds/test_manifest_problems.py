@@ -1,9 +1,13 @@
 """What is wrong is named by file, line, document, field, rule and cure, all of it at once."""
 
+import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvgrove_crds import ManifestError, ModelVersion, Problem, load_manifests, load_text, parse_manifest
 from kvgrove_crds.yaml_documents import read_documents
@@ -154,6 +158,38 @@ def test_anchors_cannot_expand_without_bound() -> None:
 def test_other_documents_are_refused(text: str, path: str, cure: str) -> None:
     (problem,) = problems(text)
     assert (problem.path, problem.cure) == (path, cure)
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("0x_", "the value cannot be read as a whole number"),
+        ("9" * 5_000, "the value cannot be read as a whole number"),
+        ("0x" + "f" * 5_000, "a whole number has at most 64 bits"),
+        (str(2**63), "a whole number has at most 64 bits"),
+        ("!!int ''", "the value cannot be read as a whole number"),
+        ("!!bool maybe", "the value cannot be read as a truth value"),
+        ("!!float some", "the value cannot be read as a number"),
+        ("!!float ''", "the value cannot be read as a number"),
+    ],
+)
+def test_values_that_are_not_what_they_say_are_problems_of_their_line(value: str, rule: str) -> None:
+    text = f"kind: ConfigMap\n---\nkind: ConfigMap\ndata: {{a: {value}}}\n"
+    found = next(problem for problem in problems(text) if problem.document == 2)
+    assert (found.line, found.rule, found.cure) == (4, rule, "put it in quotes, or correct it")
+
+
+@given(
+    tag=st.sampled_from(["", *(f"!!{name} " for name in ("int", "float", "bool", "null", "str", "seq", "map", "set"))]),
+    value=st.text(st.characters(codec="utf-8"), max_size=12)
+    | st.text("0123456789xob_+-.eE:<>'", max_size=12)
+    | st.sampled_from([".inf", "-.inf", ".nan", "0x" + "f" * 40, "1" * 400, '"\\ud800"', "2026-13-45", "&a [*a]"]),
+    field=st.sampled_from(["blockSize", "dtype", "maxBranches"]),
+)
+def test_whatever_a_value_is_the_answer_is_a_list_of_problems(tag: str, value: str, field: str) -> None:
+    text = f"{json.dumps(VERSION)[:-2]}, kvFormat: {{{field}: {tag}{value}}}}}}}"
+    with contextlib.suppress(ManifestError):
+        load_text(text, source="a.yaml")
 
 
 def test_other_group_or_version_is_refused() -> None:
