@@ -33,9 +33,9 @@ class Wait(Enum):
 
 
 class Placer:
-    """Gives tasks their place. ``pace(block_size)`` says how long this node takes, in blocks of that size."""
+    """Gives tasks their place. ``pace`` says how long this node takes now."""
 
-    def __init__(self, around: Surroundings, flights: Flights, restorer: Restorer, pace: Callable[[int], Pace]) -> None:
+    def __init__(self, around: Surroundings, flights: Flights, restorer: Restorer, pace: Callable[[], Pace]) -> None:
         self._around = around
         self._flights = flights
         self._restorer = restorer
@@ -57,9 +57,8 @@ class Placer:
         chain = chain_of(store, prompt, task.tokens)
         stop = reusable_limit(chain.token_count, store.block_size) // store.block_size
         match = store.match(chain)
-        wanted = Wanted(task.party, chain.keys, match.blocks, stop)
-        pace = self._pace(store.block_size)
-        if may_wait and self._flights.join(request_id, wanted, self._around.clock(), pace):
+        wanted = Wanted(task.party, chain.keys, match.blocks, stop, store.block_size)
+        if may_wait and self._flights.join(request_id, wanted, self._around.clock(), self._pace()):
             match.release()
             return Wait.FLIGHT
         if behind:

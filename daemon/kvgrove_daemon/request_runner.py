@@ -113,7 +113,7 @@ class RequestRunner:
     def advance(self) -> None:
         """Between engine steps: go on with those who were woken, have waited long enough, or whose turn has come."""
         now = self._around.clock()
-        self._woken += self.flights.tick(now)
+        self._woken += self.flights.tick(now, self._pace().tokens_per_s)
         for number in self._room.overdue(now):
             if (overdue := self.roster.get(str(number))) is not None:
                 self._refuse(overdue, NO_ROOM_IN_TIME)
@@ -203,9 +203,9 @@ class RequestRunner:
         except KvgroveError as error:
             self._fail(active, error)
 
-    def _pace(self, block_size: int) -> Pace:
+    def _pace(self) -> Pace:
         load = self._engine.load()
-        return Pace(load.queued_prefill_tokens / block_size, load.prefill_tokens_per_s / block_size)
+        return Pace(load.queued_prefill_tokens, load.prefill_tokens_per_s)
 
     # -- from the engine -----------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Request:
 
 
 class FlightsMachine(RuleBasedStateMachine):
-    @initialize(rate=st.sampled_from([0.0, 0.5, 4.0]))
+    @initialize(rate=st.sampled_from([0.0, 2.0, 16.0]))
     def start(self, rate: float) -> None:
         self.store = make_store(SLOTS)
         backoff = Backoff(base_s=1.0, max_s=4.0, jitter=lambda: 0.5, keys=4)
@@ -54,8 +54,8 @@ class FlightsMachine(RuleBasedStateMachine):
     def decide(self, request: Request) -> None:
         stop = (request.chain.token_count - 1) // BLOCK
         match = self.store.match(request.chain)
-        wanted = Wanted(request.party, request.chain.keys, match.blocks, stop)
-        if self.flights.join(request.id, wanted, self.now, Pace(len(self.running), self.rate)):
+        wanted = Wanted(request.party, request.chain.keys, match.blocks, stop, BLOCK)
+        if self.flights.join(request.id, wanted, self.now, Pace(BLOCK * len(self.running), self.rate)):
             match.release()
             self.waiting[request.id] = request
             return
@@ -132,7 +132,11 @@ class FlightsMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 7.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.wake(self.flights.tick(self.now))
+        self.wake(self.flights.tick(self.now, self.rate))
+
+    @rule(rate=st.sampled_from([0.0, 2.0, 16.0]))
+    def pace_changes(self, rate: float) -> None:
+        self.rate = rate
 
     @rule(count=st.integers(1, 6))
     def evict(self, count: int) -> None:
@@ -193,7 +197,7 @@ class FlightsMachine(RuleBasedStateMachine):
             deadline = self.flights.next_deadline
             assert deadline is not None
             self.now = max(self.now, deadline)
-            self.wake(self.flights.tick(self.now))
+            self.wake(self.flights.tick(self.now, self.rate))
         for request in list(self.running.values()):
             assert self.flights.end(request.id, self.now) == []
             assert request.build is not None

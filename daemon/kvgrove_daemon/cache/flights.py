@@ -14,8 +14,7 @@ Invariants:
 - *A key has one leader per party*: the first that said so. Everything that keys hold (generation with adapter,
   namespace, purge, policy, private realm, tokens) tells flights apart too (CON-09).
 - *Waits are bounded* (I11): by ``max_wait_s`` in all, over however many leaders, and for each leader by what computing
-  the blocks oneself would take from here, with the node's queue and its measured rate. A wait that ran out is not
-  repeated.
+  the blocks oneself would have taken, with the node's queue and its measured rate. A wait that ran out is not repeated.
 - *A leader that ends, however it does, wakes all its waiters*, oldest first: the first of them to begin is the next
   leader. One that committed nothing for as long as a waiter may wait is SILENT: it leads no more, and its successor
   computes into slots of its own. The silent one's slots are its build's until that ends (I5).
@@ -46,20 +45,17 @@ class Wanted:
     """Blocks that it would reuse now."""
     stop: int
     """Blocks from there on it could not reuse."""
+    block_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long this node takes to compute. Blocks."""
+    """How long this node takes to compute a prompt."""
 
-    queued: float
+    queued_tokens: int
     """To be computed before a request that comes now."""
-    per_s: float
+    tokens_per_s: float
     """0: not measured yet."""
-
-    def seconds(self, blocks: int) -> float | None:
-        """What ``blocks`` more would take; None where nothing was measured."""
-        return (self.queued + blocks) / self.per_s if self.per_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +82,9 @@ class _Wait:
     """Kept from the first `join` to `settle`, so that bounds hold over several leaders."""
 
     limit: float
+    since: float = 0.0
+    tokens: int = 0
+    """What this node would have computed by the time that this request had computed what it waits for itself."""
     flight: _Flight | None = None
     upto: int = 0
     """Blocks that are shared with the flight."""
@@ -98,6 +97,10 @@ class _Wait:
     orphaned: bool = False
     """Its leader ended or fell silent: if it leads next, that is a take-over."""
     ran_out: range = range(0)
+
+    def patience(self, tokens_per_s: float) -> float | None:
+        """Until when computing would have taken; None where nothing was measured."""
+        return self.since + self.tokens / tokens_per_s if tokens_per_s > 0 else None
 
 
 class Flights:
@@ -175,8 +178,8 @@ class Flights:
         if flight is not None:
             self._counts["joined"] += 1
             upto = _common(wanted.keys, flight.keys, wanted.matched, min(upto, len(flight.keys)))
-            patience = pace.seconds(upto - wanted.matched)
-            until = now + patience if patience is not None else None
+            wait.since, wait.tokens = now, pace.queued_tokens + (upto - wanted.matched) * wanted.block_size
+            until = wait.patience(pace.tokens_per_s)
             wait.seen, wait.orphaned = flight.committed, False
         wait.flight, wait.upto, wait.ran_out = flight, upto, range(wanted.matched, upto)
         wait.deadline = min(wait.limit, until) if until is not None else wait.limit
@@ -186,8 +189,8 @@ class Flights:
         """It waits no more: begun, refused or gone. Unknown ones are a no-op."""
         self._waits.pop(waiter, None)
 
-    def tick(self, now: float) -> list[Wake]:
-        """Waits whose bound has run out, and those whose leader is found silent by it."""
+    def tick(self, now: float, tokens_per_s: float) -> list[Wake]:
+        """Waits whose bound has run out by the rate measured now, and those whose leader is found silent by it."""
         woken: list[Wake] = []
         for waiter, wait in self._waits.items():
             if wait.deadline is None or wait.deadline > now:
@@ -195,6 +198,10 @@ class Flights:
             flight = wait.flight
             if flight is None:
                 woken.append(self._wake(waiter, wait, WakeCause.RETRY))
+                continue
+            until = wait.patience(tokens_per_s)
+            if until is not None and now < min(until, wait.limit):  # computing itself would take longer by now, too
+                wait.deadline = min(until, wait.limit)
                 continue
             self._counts["time_outs"] += 1
             wait.orphaned = flight.committed == wait.seen

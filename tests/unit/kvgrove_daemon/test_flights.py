@@ -23,6 +23,7 @@ from kvgrove_protocol.chain import Span, SpanKind, block_keys
 from kvgrove_protocol.identity import Caller, GenerationInputs, Isolation, Purge, RealmInputs, generation
 
 UNMEASURED = Pace(0, 0)
+BLOCK = 4
 KEYS = [bytes([n]) * 32 for n in range(8)]
 
 
@@ -40,7 +41,7 @@ def join(
     now: float = 0.0,
     pace: Pace = UNMEASURED,
 ) -> bool:
-    return flights.join(waiter, Wanted(party, keys, matched, len(keys)), now, pace)
+    return flights.join(waiter, Wanted(party, keys, matched, len(keys), BLOCK), now, pace)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_what_is_ready_or_never_reused_is_not_waited_for() -> None:
     flights = make()
     flights.lead("1", "acme", KEYS, 2)
     assert not join(flights, "2", matched=0)  # block 0 was there when the leader began: it has gone since
-    assert not flights.join("2", Wanted("acme", KEYS, 8, 8), 0.0, UNMEASURED)
+    assert not flights.join("2", Wanted("acme", KEYS, 8, 8, BLOCK), 0.0, UNMEASURED)
     flights.progress("1", 4)
     assert not join(flights, "2", matched=3)
     assert join(flights, "2", matched=4)
@@ -207,12 +208,12 @@ def test_a_leader_that_ends_wakes_all_and_the_first_of_them_takes_over() -> None
 def test_a_silent_leader_is_succeeded_and_never_leads_again() -> None:
     flights = make()
     flights.lead("1", "acme", KEYS, 0)
-    pace = Pace(queued=8, per_s=2)
+    pace = Pace(queued_tokens=32, tokens_per_s=8)
     assert join(flights, "2", pace=pace)
     assert join(flights, "3", now=1.0, pace=pace)
     assert flights.next_deadline == 8.0
-    assert flights.tick(7.9) == []
-    assert flights.tick(8.0) == [Wake("2", WakeCause.TIMED_OUT), Wake("3", WakeCause.ENDED)]
+    assert flights.tick(7.9, 8.0) == []
+    assert flights.tick(8.0, 8.0) == [Wake("2", WakeCause.TIMED_OUT), Wake("3", WakeCause.ENDED)]
     assert flights.ran_out("2") == range(8)
     assert not join(flights, "2", now=8.0)
     flights.lead("2", "acme", KEYS, 0)
@@ -227,9 +228,9 @@ def test_a_silent_leader_is_succeeded_and_never_leads_again() -> None:
 def test_a_leader_that_is_only_slow_keeps_its_flight() -> None:
     flights = make()
     flights.lead("1", "acme", KEYS, 0)
-    assert join(flights, "2", pace=Pace(0, 8))
+    assert join(flights, "2", pace=Pace(0, 32))
     flights.progress("1", 1)
-    assert flights.tick(1.0) == [Wake("2", WakeCause.TIMED_OUT)]
+    assert flights.tick(1.0, 32.0) == [Wake("2", WakeCause.TIMED_OUT)]
     assert not join(flights, "2", matched=1, now=1.0)  # it has waited enough, and computes beside the leader
     flights.lead("2", "acme", KEYS, 1)
     assert flights.stats().take_overs == 0
@@ -243,8 +244,19 @@ def test_a_leader_that_is_only_slow_keeps_its_flight() -> None:
 def test_i11_a_wait_is_no_longer_than_computing_would_take() -> None:
     flights = make()
     flights.lead("1", "acme", KEYS, 0)
-    assert join(flights, "2", matched=0, pace=Pace(queued=12, per_s=4))
+    assert join(flights, "2", matched=0, pace=Pace(queued_tokens=48, tokens_per_s=16))
     assert flights.next_deadline == (12 + 8) / 4
+
+
+def test_i11_the_bound_is_judged_by_the_rate_of_now_when_it_runs_out() -> None:
+    flights = make(max_wait_s=7.0)
+    flights.lead("1", "acme", KEYS, 0)
+    assert join(flights, "2", pace=Pace(0, 32))
+    assert flights.tick(1.0, 8.0) == []  # the node is slower than it was, for everybody
+    assert flights.next_deadline == 4.0
+    assert flights.tick(4.0, 4.0) == []
+    assert flights.next_deadline == 7.0
+    assert flights.tick(7.0, 1.0) == [Wake("2", WakeCause.TIMED_OUT)]
 
 
 def test_i11_all_waits_of_one_request_together_are_bounded() -> None:
@@ -272,7 +284,7 @@ def test_i11_after_failures_a_key_is_tried_again_ever_more_seldom() -> None:
         assert flights.next_deadline is not None
         pauses.append(flights.next_deadline - now)
         now = flights.next_deadline
-        assert flights.tick(now) == [Wake(waiter, WakeCause.RETRY)]
+        assert flights.tick(now, 0.0) == [Wake(waiter, WakeCause.RETRY)]
         assert not join(flights, waiter, now=now)
         flights.lead(waiter, "acme", KEYS, 0)
         flights.settle(waiter)
