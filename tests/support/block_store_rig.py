@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from kvgrove_daemon.cache.chains import KeyFunction
 from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer
 from kvgrove_daemon.cache.eviction import POLICIES
+from kvgrove_daemon.cache.resident import timeless
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, Build, Chain, NoRoom, StoreLimits
 from kvgrove_protocol.chain import block_keys
+from kvgrove_protocol.identity import Contributor
 
 BLOCK = 4
 ROOT = b"r" * 32
@@ -28,6 +30,20 @@ def tokens(values: Iterable[int]) -> bytes:
 def run_of(start: int, count: int) -> bytes:
     """``count`` tokens that belong together: ``start``, ``start + 1``, ..."""
     return tokens(range(start, start + count))
+
+
+class Clock:
+    """Seconds that only a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def caller(tenant: int, user: int | None = None) -> Contributor:
+    return Contributor(bytes([tenant]) * 16, bytes([user]) * 16 if user is not None else b"")
 
 
 class Events:
@@ -57,6 +73,7 @@ def make_store(
     limits: StoreLimits | None = None,
     block: int = BLOCK,
     policy: str = "lru",
+    clock: Callable[[], float] = timeless,
 ) -> BlockStore:
     return BlockStore(
         RunAllocator(slots),
@@ -65,6 +82,7 @@ def make_store(
         sink=sink,
         key_function=key_function,
         limits=limits,
+        clock=clock,
         policy=POLICIES[policy](slots),
     )
 
