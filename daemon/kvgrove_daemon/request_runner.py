@@ -153,13 +153,13 @@ class RequestRunner:
         if isinstance(task, Refusal):
             self._refuse(active, task)
             return
-        began, pool = self._around.clock(), task.model.pool.store
-        placed = self._placer.place(active.id, task, behind=self._room.is_behind(pool, active.number))
-        self._around.metrics.lookup_seconds.observe(self._around.clock() - began)
+        began, store = self._around.clock(), task.model.pool.store
+        placed = self._placer.place(active.id, task, behind=self._room.is_behind(store, active.number))
         match placed:
             case Work():
+                self._around.metrics.lookup_seconds.observe(self._around.clock() - began)
                 self._begin(active, placed)
-            case Wait.ROOM if not self.roster.works_in(task.model.pool):
+            case Wait.ROOM if not self.roster.works_in(store):
                 self._refuse(active, NEVER_ROOM)  # nobody is there whose end would make room
             case _ if self.roster.waiting >= self._limits.places:
                 self._refuse(active, QUEUE_FULL)
@@ -168,7 +168,7 @@ class RequestRunner:
             case _:
                 if active.room_until is None:
                     active.room_until = began + self._limits.room_s
-                self._room.enter(pool, active.number, active.room_until)
+                self._room.enter(store, active.number, active.room_until)
                 self._step(active, RequestEvent.AWAIT_ROOM)
 
     def _begin(self, active: Active, work: Work) -> None:

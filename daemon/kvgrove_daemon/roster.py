@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvgrove_daemon.active import Active, Work
+from kvgrove_daemon.cache.store import BlockStore
 from kvgrove_daemon.commands import Start
-from kvgrove_daemon.model_host import NodePool
 from kvgrove_daemon.request_life import RequestState
 from kvgrove_protocol.chain import TOKEN_BYTES
 
@@ -62,9 +62,9 @@ class Roster:
         """Whose models somebody works with."""
         return {work.task.model.generation for work in self._works()}
 
-    def works_in(self, pool: NodePool) -> bool:
-        """Whether anybody has slots of ``pool``."""
-        return any(work.task.model.pool is pool for work in self._works())
+    def works_in(self, store: BlockStore) -> bool:
+        """Whether anybody has slots of that pool."""
+        return any(work.task.model.pool.store is store for work in self._works())
 
     def _works(self) -> Iterator[Work]:
         return (active.work for active in self._active.values() if active.work is not None)
