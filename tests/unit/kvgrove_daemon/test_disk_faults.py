@@ -214,6 +214,11 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_its_slot_is_empty(tmp_path:
                 raise OSError(errno.EIO, "bad sector")
             return super().read_at(descriptor, offset, length)
 
+        def read_into(self, descriptor: int, buffer: memoryview) -> int:
+            if self.broken:
+                raise OSError(errno.EIO, "bad sector")
+            return super().read_into(descriptor, buffer)
+
     system = Unreadable()
     disk = open_disk(tmp_path, filesystem=system)
     disk.set_secret(UID, SECRET)

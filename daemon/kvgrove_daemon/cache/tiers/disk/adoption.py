@@ -81,8 +81,9 @@ def _open(shelf: Shelf, extent: Extent, openers: Collection[Secret], roots: Coll
     header = extent.header
     if header.layout != shelf.shape.layout or header.body_bytes != shelf.shape.block_bytes:
         raise BadExtent(Cause.LAYOUT)
-    head = shelf.files.read(header, header.body_at)
-    facts, written_at = decode_facts(header, open_facts(head, openers)[1])
+    head = bytearray(header.body_at)
+    shelf.files.read(header, memoryview(head))
+    facts, written_at = decode_facts(header, open_facts(bytes(head), openers)[1])
     if len(facts.tokens) != shelf.shape.token_bytes:
         raise BadExtent(Cause.LAYOUT)
     if facts.root not in roots:

@@ -105,18 +105,17 @@ class ExtentFiles:
         finally:
             self.filesystem.close(descriptor)
 
-    def read(self, header: Header, length: int) -> bytes:
-        """The first ``length`` bytes of the extent that has ``header``."""
+    def read(self, header: Header, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the beginning of the extent that has ``header``."""
         descriptor = self.filesystem.open(self.path(header.extent))
         try:
-            found = self.filesystem.read_at(descriptor, 0, length)
+            found = self.filesystem.read_into(descriptor, buffer)
         finally:
             self.filesystem.close(descriptor)
-        if len(found) < length:
+        if found < len(buffer):
             raise BadExtent(Cause.TRUNCATED)
-        if parse(found[:PAGE]) != header:
+        if parse(bytes(buffer[:PAGE])) != header:
             raise BadExtent(Cause.CORRUPT)
-        return found
 
     # -- erasing -------------------------------------------------------------------------------------------------------
 

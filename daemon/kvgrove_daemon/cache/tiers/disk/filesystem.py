@@ -85,6 +85,13 @@ class Filesystem:
             got += len(part)
         return b"".join(parts)
 
+    def read_into(self, descriptor: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from the file's beginning; answers how many bytes there were."""
+        got = 0
+        while got < len(buffer) and (more := os.preadv(descriptor, [buffer[got:]], got)):
+            got += more
+        return got
+
     def sync(self, descriptor: int) -> None:
         os.fsync(descriptor)
 

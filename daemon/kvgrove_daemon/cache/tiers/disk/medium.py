@@ -25,7 +25,7 @@ from kvgrove_daemon.cache.tiers.disk.erasing import Eraser
 from kvgrove_daemon.cache.tiers.disk.files import ExtentFiles
 from kvgrove_daemon.cache.tiers.disk.filesystem import Filesystem
 from kvgrove_daemon.cache.tiers.disk.keyring import Keyring, Secrets
-from kvgrove_daemon.cache.tiers.disk.reading import Rewrapped, read_block, rewrap_slots
+from kvgrove_daemon.cache.tiers.disk.reading import Reader, Rewrapped, rewrap_slots
 from kvgrove_daemon.cache.tiers.disk.sealing import Entropy, Secret
 from kvgrove_daemon.cache.tiers.disk.set_aside import SetAside
 from kvgrove_daemon.cache.tiers.disk.shelf import BlockShape, Shelf
@@ -65,6 +65,7 @@ class DiskMedium:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
+        self._reader = Reader(shelf)
         self._writer = Writer(shelf)
         self._eraser = Eraser(shelf)
 
@@ -179,7 +180,7 @@ class DiskMedium:
         Raises `MediumCorrupt` or `MediumFailed`: the file was set aside and the slot is empty. `SecretUnknown`: it
         still holds what it held.
         """
-        return read_block(self._shelf, slot, facts)
+        return self._reader.read(slot, facts)
 
     def release(self, slots: Sequence[int]) -> None:
         """Forget these without overwriting them: for blocks that gave way to others.

@@ -7,6 +7,7 @@ Must not know: writing, erasing.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from kvgrove_daemon.cache.tiers.disk import sealing
@@ -39,26 +40,43 @@ class Rewrapped:
     """Not adopted, so nobody knew whether they were to survive."""
 
 
-def read_block(shelf: Shelf, slot: int, facts: Facts) -> bytes:
-    """See `DiskMedium.read`."""
-    extent = shelf.table.held.get(slot)
-    if extent is None or extent.dead:
-        raise MediumFailed(f"disk: slot {slot} is empty", field="slot")
-    header = extent.header
-    openers = shelf.keyring.of(header.namespace).openers
-    try:
-        with extent.lock:
-            whole = shelf.files.read(header, header.file_bytes)
-        data_key, _ = open_facts(whole[: header.body_at], openers)
-        return sealing.open_body(data_key, memoryview(whole)[header.body_at :], whole[:PAGE], identity(facts))
-    except BadExtent as bad:
-        if bad.cause is Cause.SECRET:
-            raise SecretUnknown("disk: the block is under another secret than the one that is known") from None
-        shelf.spoil(slot, extent, bad.cause)
-        raise MediumCorrupt(f"disk: not what was written for this block ({bad.cause}); set aside") from None
-    except OSError as error:
-        shelf.spoil(slot, extent, Cause.UNREADABLE)
-        raise refused("reading", error) from error
+class Reader:
+    """Reads blocks, several at a time. What was read sealed stays in a buffer of each thread for its next read."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._local = threading.local()
+
+    def read(self, slot: int, facts: Facts) -> bytes:
+        """See `DiskMedium.read`."""
+        shelf = self._shelf
+        extent = shelf.table.held.get(slot)
+        if extent is None or extent.dead:
+            raise MediumFailed(f"disk: slot {slot} is empty", field="slot")
+        header = extent.header
+        openers = shelf.keyring.of(header.namespace).openers
+        whole = self._buffer(header.file_bytes)
+        try:
+            with extent.lock:
+                shelf.files.read(header, whole)
+            head = bytes(whole[: header.body_at])
+            data_key, _ = open_facts(head, openers)
+            return sealing.open_body(data_key, whole[header.body_at :], head[:PAGE], identity(facts))
+        except BadExtent as bad:
+            if bad.cause is Cause.SECRET:
+                raise SecretUnknown("disk: the block is under another secret than the one that is known") from None
+            shelf.spoil(slot, extent, bad.cause)
+            raise MediumCorrupt(f"disk: not what was written for this block ({bad.cause}); set aside") from None
+        except OSError as error:
+            shelf.spoil(slot, extent, Cause.UNREADABLE)
+            raise refused("reading", error) from error
+
+    def _buffer(self, size: int) -> memoryview:
+        """Memory that is fresh has to be mapped page by page, which costs as much as reading into it."""
+        found: bytearray | None = getattr(self._local, "buffer", None)
+        if found is None or len(found) < size:
+            found = self._local.buffer = bytearray(size)
+        return memoryview(found)[:size]
 
 
 def rewrap_slots(shelf: Shelf, namespace: str, old: Secret, new: Secret, discarded: int) -> Rewrapped:
