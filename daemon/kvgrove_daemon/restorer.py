@@ -6,7 +6,8 @@ repeating it. Workers fill its slots in threads of their own, and say so with th
 carries out between engine steps: what was loaded is committed like what was computed, and the rest is computed.
 Invariants that an implementation keeps: `find` answers blocks whose content was proven equal to the chain's (I1), under
 a lease of its own tier until they are loaded or released (CON-01); one `Restored` for each `start`, always, also after
-`stop` and after an error, and no write to the slots after it: until then they are nobody else's (I5).
+`stop` and after an error (a worker whose command finds the core's queue full says it again), and no write to the slots
+after it: until then they are nobody else's (I5).
 Must not know: who asked, sockets, flights.
 """
 

@@ -171,8 +171,8 @@ class RunnerRig:
                 return
         raise AssertionError(f"still work after {limit} turns")
 
-    def state_of(self, name: str) -> RequestState | None:
-        found = self.runner.roster.of(PEER, name)
+    def state_of(self, name: str, peer: bytes = PEER) -> RequestState | None:
+        found = self.runner.roster.of(peer, name)
         return found[0].state if found else None
 
     def answer(self, name: str) -> list[int]:
