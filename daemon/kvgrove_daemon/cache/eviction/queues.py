@@ -31,6 +31,7 @@ class LeafQueues:
         self._queued = array("q", bytes(8 * len(due)))  # the tick its entry carries; 0: no entry
         self._queues: dict[Group, list[int]] = {}
         self._live: dict[Group, int] = {}
+        self._grown: set[Group] = set()  # groups that got a block since the last victim was taken
         self.count = 0
         """Blocks queued, in all groups."""
 
@@ -44,6 +45,7 @@ class LeafQueues:
         queue = self._queues.setdefault(group, [])
         due = self._due[block]
         self._queued[block] = due
+        self._grown.add(group)
         self._live[group] = self._live.get(group, 0) + 1
         self.count += 1
         heappush(queue, due << _BLOCK_BITS | block)
@@ -60,23 +62,37 @@ class LeafQueues:
         return min((entry >> _BLOCK_BITS for entry in heads if entry is not None), default=None)
 
     def victims(self, evictable: Evictable, wanted: Wanted | None) -> Iterator[int]:
-        """Evictable blocks by due time, each taken out of its queue."""
-        names = [name for name in self._queues if wanted is None or wanted(name)]
-        heads = [(entry, name) for name in names if (entry := self._head(name, evictable)) is not None]
-        heapify(heads)
+        """Evictable blocks by due time, each taken out of its queue.
+
+        What the caller offers on the way, a parent of another group for one, comes up in its turn.
+        """
+        heads: list[tuple[int, Group]] = []
+        first: dict[Group, int] = {}  # the entry of each group that counts in `heads`; its others are stale
+
+        def look(name: Group) -> None:
+            entry = self._head(name, evictable) if wanted is None or wanted(name) else None
+            if entry is None:
+                first.pop(name, None)
+            elif first.get(name) != entry:
+                first[name] = entry
+                heappush(heads, (entry, name))
+
+        for name in list(self._queues):
+            look(name)
         while heads:
-            entry, name = heads[0]
-            if wanted is not None and not wanted(name):
-                heappop(heads)
+            entry, name = heappop(heads)
+            if first.get(name) != entry:
+                continue
+            if (wanted is not None and not wanted(name)) or self._head(name, evictable) != entry:
+                look(name)
                 continue
             block = entry & _BLOCK_MASK
             heappop(self._queues[name])
             self._unqueue(block, name)
+            self._grown.clear()
             yield block
-            if (successor := self._head(name, evictable)) is not None:
-                heapreplace(heads, (successor, name))
-            else:
-                heappop(heads)
+            for grown in {name, *self._grown}:
+                look(grown)
 
     def holds(self, block: int, group: Group) -> bool:
         """For checks: whether the entry of ``block`` is really there."""
