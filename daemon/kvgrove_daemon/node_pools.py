@@ -226,9 +226,7 @@ def _assemble(
         )
         for (medium, block_bytes), sink in zip(media, sinks[1:], strict=True)
     ]
-    stack = TierStack(
-        TopTier(store.resident, arena), lower, sinks, workers=surface.workers, fresh=surface.fresh, clock=surface.clock
-    )
+    stack = TierStack(TopTier(store.resident, arena), lower, sinks, workers=surface.workers, fresh=surface.fresh)
     adoption = None
     if disk is not None:
         adoption = Adoption(lower[-1], disk, surface.workers, clock=surface.clock, wall_clock=time.time)

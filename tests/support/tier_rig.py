@@ -19,7 +19,7 @@ from kvgrove_daemon.cache.store import BlockStore, Build
 from kvgrove_daemon.cache.tiers.host import HostMedium
 from kvgrove_daemon.cache.tiers.lower import LowerTier
 from kvgrove_daemon.cache.tiers.medium import Entry, Facts, Medium
-from kvgrove_daemon.cache.tiers.restore import Below, Load
+from kvgrove_daemon.cache.tiers.restore import Below, Load, begin_load
 from kvgrove_daemon.cache.tiers.stack import TierSink, TierStack, TopTier
 from kvgrove_daemon.cache.tiers.workers import Lane
 from kvgrove_protocol.errors import KvgroveError
@@ -145,7 +145,6 @@ class TierRig:
             sinks,
             workers=self.workers,
             fresh=lambda _namespace, _root: self.fresh,
-            clock=self.clock,
         )
 
     def clock(self) -> float:
@@ -185,7 +184,8 @@ class TierRig:
         return build, below
 
     def load(self, build: Build, below: Below, ended: Callable[[Load], None]) -> Load:
-        return self.stack.load(below, build.slots[below.first : below.upto], ended)
+        slots = build.slots[below.first : below.upto]
+        return begin_load(below, slots, workers=self.workers, clock=self.clock, ended=ended)
 
     def finish(self, build: Build, have: int) -> None:
         """Blocks below ``have`` are there, the rest is computed; all of it is checked, and stored."""
@@ -205,7 +205,7 @@ class TierRig:
             self.load(build, below, loads.append)
             self.workers.settle()
             have += loads[0].loaded
-            reused |= loads[0].by_tier(loads[0].loaded)
+            reused |= below.by_tier(loads[0].loaded)
         elif below is not None:
             below.release()
         self.finish(build, have)

@@ -16,6 +16,7 @@ from kvgrove_daemon.cache.contributors import joined
 from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.interned import Interned
 from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.resident import ResidentBlocks
 from kvgrove_daemon.cache.store import BlockStore
 from kvgrove_protocol.chain import block_keys
 from kvgrove_protocol.errors import Terminal
@@ -32,16 +33,41 @@ def check(store: BlockStore, *, rehash: bool = True) -> None:
 
     ``rehash``: recompute every key from root, folds and tokens; pass False where keys come from another function.
     """
-    index = store._resident.index
+    resident = store.resident
+    check_resident(resident, rehash=rehash)
+    private = [slot for build in store._scope.live for slot in build.private_slots()]
+    quarantined = [slot for slot in range(resident.pool.num_slots) if slot in resident.quarantine]
+    free = check_slots(resident, [*private, *quarantined])
+    _demand(not free, f"slots that nobody holds: {free[:8]}")
+    stats = store.stats()
+    total = stats.free + stats.ready + stats.retiring + stats.private + stats.quarantined
+    _demand(total == stats.slots, f"{total} slots are accounted for, of {stats.slots}")
+
+
+def check_resident(resident: ResidentBlocks, *, rehash: bool = True) -> None:
+    """The same for the blocks of one tier: all but its slots."""
+    index = resident.index
     blocks = {block: state for block, state, _ in index.entries()}
     _check_tree(index, blocks)
     if rehash:
         _check_keys(index)
     _check_counts(index, blocks)
     _check_tags(index, blocks)
-    _check_branches(store._resident.branches, index, blocks)
-    _check_leases(store, blocks)
-    _check_slots(store, blocks)
+    _check_branches(resident.branches, index, blocks)
+    _check_leases(resident, blocks)
+
+
+def check_slots(resident: ResidentBlocks, others: Iterable[int]) -> list[int]:
+    """That no slot has two holders; answers those without any. ``others``: held by neither a block nor the pool."""
+    index = resident.index
+    holders = Counter(index.slot[block] for block, _, _ in index.entries())
+    holders.update(others)
+    for run in resident.pool.free_runs():
+        holders.update(run.slots())
+    slots = range(resident.pool.num_slots)
+    twice = [slot for slot in holders if holders[slot] > 1 or slot not in slots]
+    _demand(not twice, f"slots with more than one holder: {twice[:8]}")
+    return [slot for slot in slots if not holders[slot]]
 
 
 def _demand(holds: bool, what: str) -> None:
@@ -123,8 +149,7 @@ def _check_tags(index: BlockIndex, blocks: dict[int, BlockState]) -> None:
             _demand(joined(above, below) == above, f"block {block} was contributed to by more than its parent")
 
 
-def _check_leases(store: BlockStore, blocks: dict[int, BlockState]) -> None:
-    resident = store._resident
+def _check_leases(resident: ResidentBlocks, blocks: dict[int, BlockState]) -> None:
     index, leases = resident.index, resident.leases
     protected: set[int] = set()
     for tail in leases:
@@ -142,18 +167,3 @@ def _check_leases(store: BlockStore, blocks: dict[int, BlockState]) -> None:
         if not index.children[block]:
             offered = resident.policy.knows(block, index.group(block))
             _demand(offered, f"leaf {block} could go, and the policy has never heard of it")
-
-
-def _check_slots(store: BlockStore, blocks: dict[int, BlockState]) -> None:
-    resident = store._resident
-    holders = Counter(resident.index.slot[block] for block in blocks)
-    for build in store._scope.live:
-        holders.update(build.private_slots())
-    holders.update(slot for slot in range(resident.pool.num_slots) if slot in resident.quarantine)
-    for run in resident.pool.free_runs():
-        holders.update(run.slots())
-    odd = [slot for slot in range(resident.pool.num_slots) if holders[slot] != 1]
-    _demand(not odd and len(holders) == resident.pool.num_slots, f"slots without exactly one holder: {odd[:8]}")
-    stats = store.stats()
-    total = stats.free + stats.ready + stats.retiring + stats.private + stats.quarantined
-    _demand(total == stats.slots, f"{total} slots are accounted for, of {stats.slots}")

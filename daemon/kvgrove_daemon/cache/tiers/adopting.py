@@ -62,6 +62,8 @@ class Adoption:
         self._terms: dict[str, Terms] = {}
         self._surveyed: dict[str, bytes] = {}
         """Namespace -> the root under which it was surveyed, or is being surveyed."""
+        self._settled: set[str] = set()
+        """Those whose survey has come."""
         self._coming: deque[tuple[str, list[Survivor]]] = deque()
         """Stretches of chains whose blocks are to be listed; an empty one ends what was found of a namespace."""
         self.adopted = 0
@@ -84,11 +86,18 @@ class Adoption:
         """Something of it was dropped: what is not adopted yet, and might hold that, never will be."""
         self._begin_again(namespace)
         self._surveyed[namespace] = b""
+        self._settled.add(namespace)
         self._discard(namespace)
+
+    def is_settled(self, namespace: str) -> bool:
+        """Whether all that an earlier boot left of it was looked at: adopted, or on its way out."""
+        waiting = any(name == namespace for name, _ in self._coming)
+        return namespace in self._settled and not waiting
 
     def _begin_again(self, namespace: str) -> None:
         """Survey it anew with the next `keep`."""
         self._surveyed.pop(namespace, None)
+        self._settled.discard(namespace)
         self._coming = deque(entry for entry in self._coming if entry[0] != namespace)
 
     def _survey(self, namespace: str, root: bytes) -> None:
@@ -106,6 +115,7 @@ class Adoption:
             if isinstance(found, KvgroveError):
                 del self._surveyed[namespace]  # with the next `keep` once more
                 return
+            self._settled.add(namespace)
             self._coming.extend((namespace, stretch) for stretch in _stretches(found))
             self._coming.append((namespace, []))
 

@@ -66,7 +66,9 @@ class Medium(Protocol):
 
     name: str
     """``host`` or ``disk``."""
-    num_slots: int
+
+    @property
+    def num_slots(self) -> int: ...
 
     def write_many(self, blocks: Sequence[Entry]) -> None:
         """Store all of these or, where it raises, none.

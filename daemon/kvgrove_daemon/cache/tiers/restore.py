@@ -23,6 +23,7 @@ from kvgrove_daemon.cache.tiers.break_even import Found, Probes, blocks_worth_lo
 from kvgrove_daemon.cache.tiers.facts import facts_of
 from kvgrove_daemon.cache.tiers.lower import LowerTier
 from kvgrove_daemon.cache.tiers.medium import Facts, Medium, MediumCorrupt
+from kvgrove_daemon.cache.tiers.workers import Workers
 from kvgrove_protocol.errors import KvgroveError
 
 PATIENCE: Final = 2.0
@@ -41,11 +42,16 @@ class Part:
     lease: Lease
 
 
+Fill = Callable[[int, bytes], None]
+"""Fills a slot of the pool, that is private to whoever waits, with a block's bytes."""
+
+
 class Below:
     """What the tiers below have of one chain beyond the pool's match, under leases until `release`."""
 
-    def __init__(self, parts: Sequence[Part], first: int, declined: int) -> None:
+    def __init__(self, parts: Sequence[Part], first: int, declined: int, write: Fill) -> None:
         self.parts = parts
+        self.write = write
         self.first = first
         """Blocks that the pool has."""
         self.upto = parts[-1].stop if parts else first
@@ -57,6 +63,11 @@ class Below:
     def tier(self) -> str:
         """The farthest tier that something comes from."""
         return self.parts[-1].tier.name if self.parts else ""
+
+    def by_tier(self, blocks: int) -> dict[str, int]:
+        """Tier -> how many of the first ``blocks`` blocks come from it; tiers that give none are left out."""
+        stop = self.first + blocks
+        return {part.tier.name: min(part.stop, stop) - part.first for part in self.parts if part.first < stop}
 
     def release(self) -> None:
         """Let go of all of it. Calling it again does nothing."""
@@ -70,7 +81,7 @@ Span = tuple[LowerTier, int, int, int]
 
 
 def weigh(
-    spans: Sequence[Span], first: int, *, block_tokens: int, prefill_tokens_per_s: float, probes: Probes
+    spans: Sequence[Span], first: int, write: Fill, *, block_tokens: int, prefill_tokens_per_s: float, probes: Probes
 ) -> Below:
     """Lease what is worth loading of ``spans``, which follow block ``first`` and each other."""
     end = spans[-1][2] if spans else first
@@ -87,7 +98,7 @@ def weigh(
         for tier, start, stop, tail in spans
         if stop <= first + worth
     ]
-    return Below(parts, first, end - first - worth)
+    return Below(parts, first, end - first - worth, write)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,15 +112,8 @@ class _Piece:
 class Load:
     """One `Below` on its way into private slots. Made in the core thread; `work` runs in a worker."""
 
-    def __init__(
-        self,
-        below: Below,
-        slots: Sequence[int],
-        write: Callable[[int, bytes], None],
-        clock: Callable[[], float],
-    ) -> None:
-        """``below`` has parts. ``slots``: for its blocks ``[first, upto)``, private to whoever waits; ``write(slot,
-        body)`` fills one."""
+    def __init__(self, below: Below, slots: Sequence[int], clock: Callable[[], float]) -> None:
+        """``below`` has parts. ``slots``: for its blocks ``[first, upto)``, private to whoever waits."""
         self.below = below
         self._pieces: list[_Piece] = []
         self._tiers: list[LowerTier] = []
@@ -123,7 +127,7 @@ class Load:
                 self._blocks.append(block)
         self._block_tokens = below.parts[0].tier.index.block_size
         self._body_bytes = below.parts[0].tier.body_bytes
-        self._write = write
+        self._write = below.write
         self._clock = clock
         self._begun_at = clock()
         self._lock = threading.Lock()
@@ -165,13 +169,6 @@ class Load:
             self._abandoned = True
             return self.loaded
 
-    def by_tier(self, blocks: int) -> dict[str, int]:
-        """Tier -> how many of the first ``blocks`` blocks came from it; tiers that gave none are left out."""
-        counts: dict[str, int] = {}
-        for tier in self._tiers[:blocks]:
-            counts[tier.name] = counts.get(tier.name, 0) + 1
-        return counts
-
     def conclude(self) -> None:
         """In the core thread, once `work` has ended: measure, set aside what is broken, let go of the sources."""
         waited = self._clock() - self._begun_at - sum(self._seconds)
@@ -185,3 +182,22 @@ class Load:
         if self.error is not None:
             self._tiers[self.loaded].unreadable(self._blocks[self.loaded], self.error)
         self.below.release()
+
+
+def begin_load(
+    below: Below,
+    slots: Sequence[int],
+    *,
+    workers: Workers,
+    clock: Callable[[], float],
+    ended: Callable[[Load], None],
+) -> Load:
+    """Move what ``below`` holds into ``slots``; ``ended`` is called in the core thread, once, when it is over."""
+    load = Load(below, slots, clock)
+
+    def conclude(_: None) -> None:
+        load.conclude()
+        ended(load)
+
+    workers.submit("load", load.work, conclude)
+    return load

@@ -22,7 +22,7 @@ from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.cache.tiers.break_even import Probes
 from kvgrove_daemon.cache.tiers.lower import LowerTier
 from kvgrove_daemon.cache.tiers.medium import Facts
-from kvgrove_daemon.cache.tiers.restore import Below, Load, Span, weigh
+from kvgrove_daemon.cache.tiers.restore import Below, Span, weigh
 from kvgrove_daemon.cache.tiers.workers import Workers
 from kvgrove_daemon.cache.tiers.write_back import Above, Fresh, WriteBack
 
@@ -71,14 +71,11 @@ class TierStack:
         *,
         workers: Workers,
         fresh: Fresh,
-        clock: Callable[[], float],
     ) -> None:
         self.top = top
         self.lower = lower
         above: list[Above] = [top, *lower]
         self.writes = [WriteBack(*pair, workers, fresh) for pair in zip(above, lower, strict=False)]
-        self._workers = workers
-        self._clock = clock
         self._probes = Probes()
         self._stored: list[bytes] = []
         if lower:
@@ -117,21 +114,11 @@ class TierStack:
         return weigh(
             spans,
             matched,
+            self.top.write,
             block_tokens=chain.block_size,
             prefill_tokens_per_s=prefill_tokens_per_s,
             probes=self._probes,
         )
-
-    def load(self, below: Below, slots: Sequence[int], ended: Callable[[Load], None]) -> Load:
-        """Move what ``below`` holds into ``slots``; ``ended`` is called in the core thread, once, when it is over."""
-        load = Load(below, slots, self.top.write, self._clock)
-
-        def conclude(_: None) -> None:
-            load.conclude()
-            ended(load)
-
-        self._workers.submit("load", load.work, conclude)
-        return load
 
     def drop(self, cause: RemovalCause, subject: Subject) -> list[Dropped]:
         """Drop the copies in all lower tiers, in their order; the pool's own blocks are `BlockStore.drop`'s.
