@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from disk_rig import (
-    FILE_BYTES,
     NEXT_SECRET,
     ROOT,
     SECRET,
@@ -108,23 +107,17 @@ def test_a_write_that_finds_no_room_or_a_broken_disk_leaves_nothing_and_heals(
         assert disk.read(9, new[1]) == body_of(new[1])
 
 
-def test_while_there_is_no_room_nothing_is_tried_and_it_heals_when_there_is(tmp_path: Path) -> None:
-    class Small(Moody):
-        free = 0
-
-        def free_bytes(self, _path: Path) -> int:
-            return self.free
-
-    small = Small()
-    disk = open_disk(tmp_path, filesystem=small)
+def test_a_full_disk_says_so_until_there_is_room_again(tmp_path: Path) -> None:
+    moody = Moody()
+    disk = open_disk(tmp_path, filesystem=moody)
     disk.set_secret(UID, SECRET)
-    tried = small.fail_at(2, errno.ENOSPC)
     for _ in range(3):
-        with pytest.raises(MediumFull):
+        moody.fail_at(2, errno.ENOSPC)
+        with pytest.raises(MediumFull, match="free some space"):
             disk.write(0, FACTS[0], body_of(FACTS[0]))
-    assert tried.calls == 5  # of the first: create, half, full, and two names to remove
-    assert disk.state().reason == "tier_full"
-    small.free = FILE_BYTES
+        assert disk.state().reason == "tier_full"
+        assert files_in(tmp_path) == []
+    moody.heal()
     disk.write(0, FACTS[0], body_of(FACTS[0]))
     assert disk.state().reason == ""
 

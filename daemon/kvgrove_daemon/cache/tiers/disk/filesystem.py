@@ -116,8 +116,3 @@ class Filesystem:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-    def free_bytes(self, path: Path) -> int:
-        """What an ordinary user may still write to the file system of ``path``. Quotas are not in it."""
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize

@@ -3,7 +3,8 @@
 Role: seal, write, make durable, take in; all of a group or none of it. Invariants: a draft is durable before it has its
 name, and the name before the write is answered (I4); a draft whose namespace's secret is no longer the current one is
 never published, so that whoever puts a new secret into force sees every extent under the old one; when there is no room
-the group leaves nothing behind, and `reason` says so until a write works again. Must not know: reading, erasing.
+the group leaves nothing behind, and `reason` says so until a write works again. Each one is tried: the tier above paces
+them. Must not know: reading, erasing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kvgrove_daemon.cache.tiers.disk.extent import (
 from kvgrove_daemon.cache.tiers.disk.sealing import KEY_BYTES, Secret
 from kvgrove_daemon.cache.tiers.disk.shelf import Shelf
 from kvgrove_daemon.cache.tiers.disk.table import Extent
-from kvgrove_daemon.cache.tiers.medium import Entry, Facts, MediumFull
+from kvgrove_daemon.cache.tiers.medium import Entry, Facts
 
 
 class _Draft(NamedTuple):
@@ -40,12 +41,10 @@ class Writer:
         self._shelf = shelf
         self.reason = ""
         """Code of the error of the last write; empty when it worked."""
-        self._full = False
 
     def write_many(self, blocks: Sequence[Entry]) -> None:
         """See `DiskMedium.write_many`."""
         self._shelf.files.check_open()
-        self._refuse_while_full(len(blocks))
         drafts = [self._begin(slot, facts, body) for slot, facts, body in blocks]
         displaced = self._shelf.table.reserve([(draft.slot, draft.extent) for draft in drafts])
         with ExitStack() as undo:
@@ -58,28 +57,15 @@ class Writer:
                 self._shelf.files.sync()
             except OSError as error:
                 failure = refused("writing", error)
-                self.reason, self._full = failure.code, isinstance(failure, MediumFull)
+                self.reason = failure.code
                 raise failure from error
             undo.pop_all()
-        self.reason, self._full = "", False
+        self.reason = ""
 
     def _withdraw(self, drafts: Sequence[_Draft]) -> None:
         self._shelf.table.withdraw([draft.slot for draft in drafts])
         for draft in drafts:
             self._shelf.files.discard(draft.extent.header.extent)
-
-    def _refuse_while_full(self, blocks: int) -> None:
-        """Once a write found no room, spare the next ones the work until there is some (a quota tells only then)."""
-        if not self._full:
-            return
-        try:
-            free = self._shelf.files.filesystem.free_bytes(self._shelf.files.directory)
-        except OSError as error:
-            raise refused("asking for free space", error) from error
-        if free < blocks * self._shelf.shape.file_bytes:
-            raise MediumFull(
-                f"disk: {free} bytes are free, {blocks * self._shelf.shape.file_bytes} are needed", field="disk"
-            )
 
     def _begin(self, slot: int, facts: Facts, body: bytes | memoryview) -> _Draft:
         if len(facts.tokens) != self._shelf.shape.token_bytes:
