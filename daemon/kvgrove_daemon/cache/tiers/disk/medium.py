@@ -104,6 +104,10 @@ class DiskMedium:
         return self._shelf.table.num_slots
 
     @property
+    def directory(self) -> Path:
+        return self._shelf.files.directory
+
+    @property
     def file_bytes(self) -> int:
         """What one block takes on disk."""
         return self._shelf.shape.file_bytes
