@@ -1,10 +1,10 @@
 """Carries erasures out on one node, and says how far each is (I8).
 
 Role: the shell around `cache.erase`: orders in, drops and wipes in every tier of every pool, receipts out. Invariants:
-an order is cut within the call that brings it, so that no request admitted afterwards meets what it means; it is carried
-out once, in whatever boots; survivors of a namespace are wrapped anew once for all its orders, when the last of them is
-wiped; a receipt says PROVEN only in the state of that name. What nobody asks about any more is wiped to its end all the
-same. Belongs to the core thread; what blocks goes to workers.
+an order is cut within the call that brings it, so that no request admitted afterwards meets what it means; it is
+carried out once, in whatever boots; survivors of a namespace are wrapped anew once for all its orders, when the last of
+them is wiped; a receipt says PROVEN only in the state of that name. What nobody asks about any more is wiped to its end
+all the same. Belongs to the core thread; what blocks goes to workers.
 Must not know: sockets, keys that receipts are signed with.
 """
 
@@ -21,6 +21,10 @@ from kvgrove_daemon.erasing_pools import ErasingPool, PoolErasure
 from kvgrove_protocol.receipts import EraseFault, EraseOutcome, Place, Receipt
 
 RETRY_S: Final = 5.0
+ADOPTION_S: Final = 30.0
+"""So long a rewrap waits for what an earlier boot left to be adopted; what is not by then does not survive."""
+LOOK_S: Final = 0.25
+"""Between looks for what earlier boots left."""
 
 
 class EraseMemory(Protocol):
@@ -33,30 +37,49 @@ class EraseMemory(Protocol):
     def forget(self, uid: str) -> None: ...
 
 
-class EarlierBoots(Protocol):
-    """Shared memory that earlier boots of this node left."""
+class EarlierMemory(Protocol):
+    """See `EarlierSegments`."""
 
     @property
-    def wiped(self) -> int:
-        """Segments that were overwritten and removed since this boot began."""
+    def wiped(self) -> int: ...
 
-    def look(self) -> int:
-        """Wipe those whose owners have ended by now; answers how many are still owned by one that lives."""
+    def look(self) -> int: ...
+
+
+class EarlierFiles(Protocol):
+    """See `EarlierDisks`."""
+
+    def look(self, uid: str, *, settled: bool) -> int: ...
+
+
+class NoEarlierFiles:
+    """Of a node without a disk tier."""
+
+    def look(self, uid: str, *, settled: bool) -> int:
+        del uid, settled
+        return 0
 
 
 @dataclass
 class _Erase:
     order: EraseOrder
+    recalled: bool
+    """An earlier boot wiped it: it is not cut again."""
     state: EraseState = EraseState.REQUESTED
     pools: dict[ErasingPool, PoolErasure] = field(default_factory=dict)
     """Those that were there when it was cut: what comes later holds nothing of before."""
-    owned_elsewhere: int = 0
+    unseen: dict[Place, int] = field(default_factory=dict)
+    """Segments and directories of earlier boots that could not be looked at yet."""
     fault: EraseFault | None = None
+    wiped_at: float = 0.0
     retry_at: float = 0.0
 
 
 class Eraser:
-    """``pools()`` are those that there are now, each always as the same object."""
+    """``pools()`` are those that there are now, each always as the same object.
+
+    ``boots`` and ``files``: what earlier boots left in memory, and on disk outside of these pools.
+    """
 
     def __init__(
         self,
@@ -65,23 +88,34 @@ class Eraser:
         pools: Callable[[], Iterable[ErasingPool]],
         memory: EraseMemory,
         *,
-        earlier: EarlierBoots,
+        boots: EarlierMemory,
+        files: EarlierFiles,
         clock: Callable[[], float],
     ) -> None:
         self._member = member
         self._boot = boot
         self._pools = pools
         self._memory = memory
-        self._earlier = earlier
+        self._boots = boots
+        self._files = files
         self._clock = clock
         self._erases: dict[Which, _Erase] = {}
+        self._known: set[ErasingPool] = set()
+        self._settled = False
+        self._look_at = 0.0
         self._rewrapping: dict[str, bytes] = {}
         """Namespace -> seal of the secret that a rewrap under way wraps under."""
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    def follow(self, orders: Sequence[EraseOrder]) -> None:
-        """``orders`` are all that is to be erased: begin what is new, forget what is done and asked for no more."""
+    def follow(self, orders: Sequence[EraseOrder], *, settled: bool) -> None:
+        """``orders`` are all that is to be erased: begin what is new, forget what is done and asked for no more.
+
+        ``settled``: every model that is planned is loaded, or failed.
+        """
+        self._settled = settled
+        self._look_at = 0.0
+        self._take_in_pools()
         asked = {order.which: order for order in orders}
         for which, erase in [*self._erases.items()]:
             if which not in asked and erase.state is EraseState.PROVEN:
@@ -98,19 +132,27 @@ class Eraser:
         self.turn()
 
     def _begin(self, order: EraseOrder) -> None:
-        erase = self._erases[order.which] = _Erase(order)
-        if self._memory.wiped(*order.which):
+        recalled = self._memory.wiped(*order.which)
+        erase = self._erases[order.which] = _Erase(order, recalled)
+        if recalled:
             self._step(erase, EraseEvent.RECALLED)
             return
-        whole = order.erasure == WHOLE
-        erase.pools = {pool: pool.cut(order.subject, whole=whole) for pool in self._pools()}
+        for pool in self._known:
+            self._cut(erase, pool)
         self._step(erase, EraseEvent.CUT)
 
-    def pool_added(self, pool: ErasingPool) -> None:
-        """A pool has come whose slower tiers may hold what an earlier boot left: cut what is not proven there too."""
-        for erase in self._erases.values():
-            if erase.state in (EraseState.UNREADABLE, EraseState.WIPING, EraseState.INCOMPLETE):
-                erase.pools[pool] = pool.cut(erase.order.subject, whole=erase.order.erasure == WHOLE)
+    def _take_in_pools(self) -> None:
+        """A pool that has come since may have slower tiers with what an earlier boot left: cut it there too."""
+        for pool in set(self._pools()) - self._known:
+            self._known.add(pool)
+            for erase in self._erases.values():
+                unwiped = erase.state in (EraseState.UNREADABLE, EraseState.WIPING, EraseState.INCOMPLETE)
+                if unwiped and not erase.recalled:
+                    self._cut(erase, pool)
+
+    @staticmethod
+    def _cut(erase: _Erase, pool: ErasingPool) -> None:
+        erase.pools[pool] = pool.cut(erase.order.subject, whole=erase.order.erasure == WHOLE)
 
     def _forget(self, which: Which) -> None:
         for pool, erasure in self._erases.pop(which).pools.items():
@@ -125,6 +167,7 @@ class Eraser:
 
     def turn(self) -> None:
         """Between engine steps: wipe a bounded part of what waits, and see how far everything is."""
+        self._take_in_pools()
         for pool in self._pools():
             pool.turn()
         for erase in [*self._erases.values()]:
@@ -135,8 +178,8 @@ class Eraser:
     def _advance(self, erase: _Erase) -> None:
         match erase.state:
             case EraseState.UNREADABLE:
-                erase.owned_elsewhere = self._earlier.look()
-                if not erase.owned_elsewhere:
+                self._look(erase)
+                if not erase.unseen:
                     self._step(erase, EraseEvent.SURVEYED)
                     self._advance(erase)
             case EraseState.WIPING:
@@ -152,9 +195,21 @@ class Eraser:
                     pool.retry(each)
                 self._step(erase, EraseEvent.RETRY)
 
+    def _look(self, erase: _Erase) -> None:
+        """See whether anything that earlier boots left is out of sight still; not at every step."""
+        if erase.unseen and self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + LOOK_S
+        found = {
+            Place.DEAD_BOOTS: self._boots.look(),
+            Place.DISK: self._files.look(erase.order.uid, settled=self._settled),
+        }
+        erase.unseen = {place: count for place, count in found.items() if count}
+
     def _step(self, erase: _Erase, event: EraseEvent) -> None:
         erase.state, effects = step(erase.state, event)
         if EraseEffect.REMEMBER in effects:
+            erase.wiped_at = self._clock()
             uid, erasure = erase.order.which
             if erasure == WHOLE:
                 self._memory.forget(uid)
@@ -171,7 +226,10 @@ class Eraser:
         if not waiting or unwiped or uid in self._rewrapping:
             return
         order = waiting[0].order
-        pools = [pool for pool in self._pools() if pool.sealed]
+        pools = [pool for pool in self._known if pool.sealed]
+        adopting = any(pool.is_adopting(uid) for pool in pools)
+        if adopting and self._clock() < waiting[0].wiped_at + ADOPTION_S:
+            return
         if not order.former_secret or not pools:
             for erase in waiting:
                 self._step(erase, EraseEvent.SEALED)
@@ -207,7 +265,7 @@ class Eraser:
         places = Counter[Place]()
         for _, each in self._parts(erase):
             places.update(each.wiped())
-        places[Place.DEAD_BOOTS] = self._earlier.wiped
+        places[Place.DEAD_BOOTS] = self._boots.wiped
         outcome = OUTCOMES[erase.state]
         pending = self._pending(erase) if outcome is not EraseOutcome.PROVEN else {}
         return Receipt(
@@ -227,7 +285,7 @@ class Eraser:
         pending = Counter[Place]()
         for _, each in self._parts(erase):
             pending.update(each.pending())
-        pending[Place.DEAD_BOOTS] += erase.owned_elsewhere
+        pending.update(erase.unseen)
         return {place: count for place, count in pending.items() if count}
 
     @staticmethod

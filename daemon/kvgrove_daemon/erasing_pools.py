@@ -6,19 +6,23 @@ those of its parts. Belongs to the core thread. Must not know: plans, receipts' 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.subjects import Subject
+from kvgrove_daemon.cache.tiers.adopting import Adoption
 from kvgrove_daemon.cache.tiers.disk import DiskMedium
 from kvgrove_daemon.cache.tiers.erasing import TierErasure
-from kvgrove_daemon.cache.tiers.medium import MediumFailed
 from kvgrove_daemon.cache.tiers.stack import TierStack
 from kvgrove_daemon.cache.tiers.workers import Workers
-from kvgrove_daemon.cache.wiping import PoolWiper
+from kvgrove_daemon.cache.wiping import PoolWiper, residue_in
+from kvgrove_daemon.node_pools import NodePool, NodePools
 from kvgrove_protocol.errors import KvgroveError
 from kvgrove_protocol.receipts import EraseFault, Place
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -70,6 +74,34 @@ class PoolErasure:
         return None
 
 
+class ErasingPools:
+    """The pools of a node, each as the same `ErasingPool` always."""
+
+    def __init__(self, pools: NodePools) -> None:
+        self._pools = pools
+        self._known: dict[int, ErasingPool] = {}
+
+    def __call__(self) -> list[ErasingPool]:
+        return [self._of(pool) for pool in self._pools.all()]
+
+    def _of(self, pool: NodePool) -> ErasingPool:
+        known = self._known.get(id(pool))
+        if known is None:
+            known = self._known[id(pool)] = ErasingPool(
+                PoolWiper(pool.store, residue_in(pool.arena), block_bytes=pool.store.block_bytes),
+                Place(pool.tier),
+                stack=pool.stack,
+                disk=pool.disk,
+                adoption=pool.adoption,
+                workers=self._pools.surface.workers,
+            )
+        return known
+
+    def directories(self) -> set[str]:
+        """Names of the disk directories that these pools have."""
+        return {pool.disk.directory.name for pool in self._pools.all() if pool.disk is not None}
+
+
 class ErasingPool:
     """See the module. ``place``: where the pool itself lies. ``disk``: the lowest tier's medium, if there is one."""
 
@@ -80,12 +112,14 @@ class ErasingPool:
         *,
         stack: TierStack | None = None,
         disk: DiskMedium | None = None,
+        adoption: Adoption | None = None,
         workers: Workers | None = None,
     ) -> None:
         self._wiper = wiper
         self._place = place
         self._stack = stack
         self._disk = disk
+        self._adoption = adoption
         self._workers = workers
 
     @property
@@ -101,6 +135,9 @@ class ErasingPool:
 
         ``whole``: it is a whole namespace, so that what of it was never adopted goes too.
         """
+        uid = subject.namespace
+        if self._adoption is not None and uid is not None and self.is_adopting(uid):
+            self._adoption.give_up(uid)  # what an earlier boot left may hold the subject, and is adopted no more
         cut = self._wiper.cut(subject)
         erasure = PoolErasure(cut.number, self._place, cut.builds, self._wiper)
         if self._stack is not None and self._workers is not None:
@@ -108,8 +145,8 @@ class ErasingPool:
             erasure.below = [
                 TierErasure(tier, each, self._workers) for tier, each in zip(self._stack.lower, dropped, strict=True)
             ]
-        if whole and subject.namespace is not None and self._disk is not None:
-            erasure.files = _Files(subject.namespace)
+        if whole and uid is not None and self._disk is not None:
+            erasure.files = _Files(uid)
             self._erase_files(erasure.files)
         return erasure
 
@@ -128,35 +165,40 @@ class ErasingPool:
         """Whether blocks are kept wrapped by a secret."""
         return self._disk is not None
 
+    def is_adopting(self, namespace: str) -> bool:
+        """Whether something that an earlier boot left of it may still be adopted."""
+        return self._adoption is not None and not self._adoption.is_settled(namespace)
+
     def rewrap(self, namespace: str, old: bytes, new: bytes, ended: Callable[[bool], None]) -> None:
         """Wrap what survives of ``namespace`` anew; ``ended(whether all of it is)`` is called in the core thread."""
         disk, workers = self._disk, self._workers
         if disk is None or workers is None:
             raise ValueError("nothing is wrapped here")
 
-        def work() -> KvgroveError | None:
+        def work() -> bool:
             try:
                 disk.rewrap(namespace, old, new)
-            except MediumFailed as error:
-                return error
-            return None
+            except KvgroveError as error:
+                log.warning("survivors of an erasure are not all wrapped anew: %s", error)
+                return False
+            return True
 
-        workers.submit("write", work, lambda error: ended(error is None))
+        workers.submit("write", work, ended)
 
     def _erase_files(self, files: _Files) -> None:
         disk, workers = self._disk, self._workers
         if disk is None or workers is None:
             raise ValueError("nothing is on disk here")
 
-        def work() -> int | MediumFailed:
+        def work() -> int | None:
             try:
                 return disk.erase_namespace(files.namespace)
-            except MediumFailed as error:
-                return error
+            except KvgroveError as error:
+                log.warning("a namespace is not erased from disk yet: %s", error)
+                return None
 
-        def conclude(erased: int | MediumFailed) -> None:
-            files.failed = isinstance(erased, MediumFailed)
-            if not isinstance(erased, MediumFailed):
-                files.done, files.erased = True, erased
+        def conclude(erased: int | None) -> None:
+            files.done, files.failed = erased is not None, erased is None
+            files.erased += erased or 0
 
         workers.submit("write", work, conclude)

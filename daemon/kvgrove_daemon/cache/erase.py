@@ -3,7 +3,7 @@
 ::
 
     REQUESTED --cut--> UNREADABLE
-    REQUESTED --recalled--> REWRAPPING
+    REQUESTED --recalled--> UNREADABLE
     UNREADABLE --surveyed--> WIPING
     WIPING --emptied--> REWRAPPING
     WIPING --failed--> INCOMPLETE
@@ -51,7 +51,7 @@ class EraseEvent(StrEnum):
     CUT = "cut"
     """Every tier dropped it."""
     RECALLED = "recalled"
-    """An earlier boot wiped it: what there is now is new data or a survivor."""
+    """An earlier boot wiped it: what there is now is new data or a survivor, which it may not have wrapped anew."""
     SURVEYED = "surveyed"
     """Nothing that an earlier boot left is still to be looked at."""
     EMPTIED = "emptied"
@@ -80,7 +80,7 @@ _S, _E, _F = EraseState, EraseEvent, EraseEffect
 TRANSITIONS: Final[Mapping[tuple[EraseState, EraseEvent], Step]] = MappingProxyType(
     {
         (_S.REQUESTED, _E.CUT): (_S.UNREADABLE, ()),
-        (_S.REQUESTED, _E.RECALLED): (_S.REWRAPPING, (_F.REWRAP,)),
+        (_S.REQUESTED, _E.RECALLED): (_S.UNREADABLE, ()),
         (_S.UNREADABLE, _E.SURVEYED): (_S.WIPING, (_F.WIPE,)),
         (_S.WIPING, _E.EMPTIED): (_S.REWRAPPING, (_F.REMEMBER, _F.REWRAP)),
         (_S.WIPING, _E.FAILED): (_S.INCOMPLETE, ()),
