@@ -71,11 +71,13 @@ def adopted_whole(disk: DiskMedium) -> list[Facts]:
 
 
 def assert_no_trace(of: Facts, death: Death) -> None:
-    """Neither a wrapped key nor a sealed byte of ``of`` is in any file, unlinked ones included."""
+    """Its file has gone for good, and neither its wrapped key nor its end is in any other, unlinked ones included."""
     with_copy = restarted(death.before)
     extents = {survivor.facts: survivor.extent.header for survivor in with_copy.survey(of.namespace, {ROOT})}
-    sealed = with_copy._shelf.files.path(extents[of].extent).read_bytes()
+    path = with_copy._shelf.files.path(extents[of].extent)
+    sealed = path.read_bytes()
     with_copy.close()
+    assert not (death.directory / path.name).exists()
     for path in [*death.directory.rglob("*"), *death.attic.rglob("*")]:
         if path.is_file():
             found = path.read_bytes()

@@ -34,9 +34,6 @@ class Keyring:
         self._known: dict[str, Secrets] = {}
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def set(self, namespace: str, secrets: Secrets) -> None:
         with self._lock:
             self._known[namespace] = secrets

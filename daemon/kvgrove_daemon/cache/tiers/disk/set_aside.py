@@ -35,10 +35,9 @@ class Kept:
 class SetAside:
     """See the module."""
 
-    def __init__(self, files: ExtentFiles, *, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, files: ExtentFiles) -> None:
         """Takes in what earlier starts put there. Raises OSError."""
         self._files = files
-        self._most_files, self._most_bytes = most_files, most_bytes
         self._lock = threading.Lock()
         self.directory = files.directory / SET_ASIDE
         self._kept: list[Kept] = []  # oldest first
@@ -94,7 +93,7 @@ class SetAside:
             self._kept = [kept for kept in self._kept if kept.path != path]
 
     def _trim(self) -> None:
-        while len(self._kept) > self._most_files or self.bytes > self._most_bytes:
+        while len(self._kept) > MOST_FILES or self.bytes > MOST_BYTES:
             oldest = self._kept.pop(0)
             self.removed += 1
             with suppress(OSError):
