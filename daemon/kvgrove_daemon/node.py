@@ -14,7 +14,6 @@ from random import Random
 import zmq
 import zmq.asyncio
 
-from kvgrove_daemon.bodies import BodyCache
 from kvgrove_daemon.bundles import bundle_chunk
 from kvgrove_daemon.cache.arena import Arena, CupyArena, SharedMemoryArena
 from kvgrove_daemon.cache.layout import KVLayout
@@ -38,6 +37,7 @@ from kvgrove_daemon.settings import Settings
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmup import WarmTarget, wanted_bodies, warm_targets
+from kvgrove_link.body_store import BodyStore
 from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 STOP_S = 30.0
 WARM_RETRY_S = 2.0
+BODIES_BYTES = 256 << 20
+BODY_FETCH_S = 15.0
 
 
 class Node:
@@ -117,7 +119,7 @@ class Node:
             leases=self._leases,
             random=Random(self.boot),  # noqa: S311 - jitter of reconnections
         )
-        self._bodies = BodyCache(self._link.fetch)
+        self._bodies = BodyStore(self._link.fetch, max_bytes=BODIES_BYTES, timeout_s=BODY_FETCH_S)
         self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._link.report_soon)
         around = Surroundings(
             table=lambda: self._table,
@@ -289,7 +291,7 @@ class Node:
     async def _load(self, plan: ModelPlan) -> HostedModel:
         template: str | None = None
         if plan.chat_template:
-            template = (await self._bodies.get([plan.chat_template]))[plan.chat_template].decode()
+            template = (await self._bodies.get([plan.chat_template]))[plan.chat_template]
         default_dtype = "float32" if self._settings.device == "cpu" else "bfloat16"
         cache = self._settings.state_dir / "digests"
         return await asyncio.to_thread(load_model, plan, template, self._pools, cache, default_dtype=default_dtype)
@@ -315,7 +317,7 @@ class Node:
             table = self._table
             wanted = {uid: wanted_bodies(namespace) for uid, namespace in table.namespaces.items()}
             templates = {model.chat_template for model in table.models.values() if model.chat_template}
-            self._bodies.keep(templates.union(*wanted.values()))
+            self._bodies.retain(templates.union(*wanted.values()))
             targets: list[WarmTarget] = []
             fences: dict[str, WarmFence] = {}
             problems: dict[str, KvgroveError] = {}
@@ -337,8 +339,8 @@ class Node:
     async def _warm_targets(
         self, namespace: HostedNamespace, model: HostedModel, wanted: Iterable[bytes]
     ) -> list[WarmTarget]:
-        bodies = await self._bodies.get(wanted)
-        return await asyncio.to_thread(warm_targets, namespace, model.tokenizer, model.inputs.block_size, bodies)
+        texts = await self._bodies.get(wanted)
+        return await asyncio.to_thread(warm_targets, namespace, model.tokenizer, model.inputs.block_size, texts)
 
 
 def _warm_fence(namespace: HostedNamespace) -> WarmFence:

@@ -38,9 +38,9 @@ def wanted_bodies(namespace: HostedNamespace) -> set[bytes]:
 
 
 def warm_targets(
-    namespace: HostedNamespace, tokenizer: PromptTokenizer, block_size: int, bodies: Mapping[bytes, bytes]
+    namespace: HostedNamespace, tokenizer: PromptTokenizer, block_size: int, texts: Mapping[bytes, str]
 ) -> list[WarmTarget]:
-    """One target for each assembly whose texts are all in ``bodies`` and that fills at least one block.
+    """One target for each assembly whose texts are all here and that fills at least one block.
 
     A prefix has two assemblies while a next version of one of its documents waits to be warm.
     """
@@ -48,12 +48,12 @@ def warm_targets(
         return []
     targets = []
     for prefix, documents, coming in _assemblies(namespace):
-        if any(digest not in bodies for digest in _needed(prefix, documents)):
+        if any(digest not in texts for digest in _needed(prefix, documents)):
             continue
         prompt = assemble_prefix(
             tokenizer,
-            PrefixBody(name=prefix.name, text=bodies[prefix.body].decode()),
-            [_document(document, bodies[document.body]) for document in documents],
+            PrefixBody(name=prefix.name, text=texts[prefix.body]),
+            [_document(document, texts[document.body]) for document in documents],
         )
         whole = prompt.count // block_size * block_size
         if whole:
@@ -87,12 +87,12 @@ def _needed(prefix: PrefixPlan, documents: Sequence[DocumentPlan]) -> list[bytes
     return [prefix.body, *(document.body for document in documents)]
 
 
-def _document(document: DocumentPlan, body: bytes) -> DocumentBody:
+def _document(document: DocumentPlan, text: str) -> DocumentBody:
     return DocumentBody(
         ref=document.reference,
         name=document.name,
         version=document.version,
-        text=body.decode(),
+        text=text,
     )
 
 

@@ -20,7 +20,6 @@ import zmq.asyncio
 from kvgrove_gateway.app import Api
 from kvgrove_gateway.auth import KeyRing
 from kvgrove_gateway.board import PlanBoard
-from kvgrove_gateway.bodies import BodyStore
 from kvgrove_gateway.chat import Chat
 from kvgrove_gateway.erasures import Erasures
 from kvgrove_gateway.errors import ApiError
@@ -33,6 +32,7 @@ from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.settings import Settings
 from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
+from kvgrove_link.body_store import BodyStore
 from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable

@@ -6,11 +6,11 @@ The texts and the tokenizer are waited for on the loop; rendering, tokenising an
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvgrove_gateway.bodies import BodyStore
 from kvgrove_gateway.errors import BadRequest, Unavailable
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
+from kvgrove_link.body_store import BodiesMissing, BodyStore
 from kvgrove_prompt.assembly import DocumentBody, Message, PrefixBody, assemble
 from kvgrove_prompt.prompt import Prompt
 from kvgrove_prompt.tokenizer import PromptTokenizer
@@ -50,7 +50,10 @@ class Preparation:
         bundle = resolution.model.tokenizer_bundle
         if not bundle:
             raise Unavailable("The model is not ready yet: try again later.", code="model_not_ready")
-        texts = await self._bodies.get(resolution.body_digests())
+        try:
+            texts = await self._bodies.get(resolution.body_digests())
+        except BodiesMissing:
+            raise Unavailable("A referenced text is not available yet: try again.", code="body_unavailable") from None
         tokenizer = await self._tokenizers.get(bundle)
         prefix = resolution.prefix
         prefix_body = None if prefix is None else PrefixBody(name=prefix.name, text=texts[prefix.body])
