@@ -161,7 +161,7 @@ class RequestRunner:
                 self._begin(active, placed)
             case Wait.ROOM if not self.roster.works_in(store):
                 self._refuse(active, NEVER_ROOM)  # nobody is there whose end would make room
-            case _ if self.roster.waiting >= self._limits.places:
+            case _ if self._no_place_for(task):
                 self._refuse(active, QUEUE_FULL)
             case Wait.FLIGHT:
                 self._step(active, RequestEvent.AWAIT_FLIGHT)
@@ -170,6 +170,10 @@ class RequestRunner:
                     active.room_until = began + self._limits.room_s
                 self._room.enter(store, active.number, active.room_until)
                 self._step(active, RequestEvent.AWAIT_ROOM)
+
+    def _no_place_for(self, task: Task) -> bool:
+        limits, roster = self._limits, self.roster
+        return roster.waiting >= limits.places or roster.waiting_of(task.caller.tenant) >= limits.places_per_tenant
 
     def _begin(self, active: Active, work: Work) -> None:
         active.work = work

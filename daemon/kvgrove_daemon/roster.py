@@ -52,6 +52,12 @@ class Roster:
     def waiting(self) -> int:
         return sum(active.state in WAITING for active in self._active.values())
 
+    def waiting_of(self, tenant: str | None) -> int:
+        return sum(
+            active.state in WAITING and active.start is not None and active.start.request.caller.tenant == tenant
+            for active in self._active.values()
+        )
+
     @property
     def waiting_tokens(self) -> int:
         """Prompt tokens of those who wait."""

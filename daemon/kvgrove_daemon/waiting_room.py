@@ -17,6 +17,8 @@ class WaitLimits:
 
     places: int = 256
     """Requests that wait, for room or for a flight, before further ones are refused."""
+    places_per_tenant: int = 128
+    """So many of them at most may be one tenant's, so that nobody fills them all alone."""
     room_s: float = 30.0
     """In the waiting room; then refused, retryably, as ``no_room``."""
     flight_s: float = 10.0

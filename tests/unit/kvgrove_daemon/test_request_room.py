@@ -172,6 +172,19 @@ def test_i11_beyond_the_places_requests_are_refused_by_name(make: Make) -> None:
     rig.assert_nothing_is_held()
 
 
+def test_i11_one_tenant_never_fills_all_places(make: Make) -> None:
+    rig = make(slots=8, limits=WaitLimits(places=3, places_per_tenant=2))
+    rig.ask("1", tokens(6, 1), new=20)
+    for n in range(3):
+        rig.ask(f"loud{n}", tokens(6, 2 + n), tenant="loud")
+    rig.ask("quiet", tokens(6, 9), tenant="quiet")
+    assert ended(rig, "loud2") == "queue_full"
+    assert rig.state_of("quiet") is RequestState.WAITING_ROOM
+    rig.drain()
+    assert ended(rig, "quiet") == "done"
+    rig.assert_nothing_is_held()
+
+
 def test_a_cancel_gives_everything_back_once_in_every_state(make: Make) -> None:
     rig = make(slots=12)
     rig.ask("running", tokens(6, 1), new=20)
