@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from kvgrove_daemon.cache.layout import ITEM_BYTES, KVLayout
+from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_kernels import numbers, ops
 from kvgrove_protocol.errors import Malformed, Retryable, Terminal
 
@@ -84,14 +84,6 @@ def encoded_bytes(layout: KVLayout, codec: CodecName) -> int:
     if codec == "none":
         return layout.block_bytes
     return _code_bytes(layout, codec) + _scale_count(layout) * _SCALE.itemsize
-
-
-def encoded_layout(layout: KVLayout, codec: CodecName) -> KVLayout:
-    """For an arena of encoded blocks: a layout whose blocks are as large as those. Its elements mean nothing."""
-    if codec == "none":
-        return layout
-    pairs = encoded_bytes(layout, codec) // (2 * ITEM_BYTES["float16"])  # whole: heads are multiples of 8 elements
-    return KVLayout(num_layers=1, num_kv_heads=1, head_dim=pairs, dtype="float16", block_size=1)
 
 
 def encode(layout: KVLayout, codec: CodecName, block: bytes | memoryview) -> bytes | memoryview:

@@ -23,12 +23,15 @@ class CodecMedium:
     def __init__(self, medium: Medium, layout: KVLayout, codec: CodecName) -> None:
         require_codec(layout, codec)
         self.name = medium.name
-        self.num_slots = medium.num_slots
         self.block_bytes = encoded_bytes(layout, codec)
         """What one block takes underneath."""
         self._medium = medium
         self._layout = layout
         self._codec = codec
+
+    @property
+    def num_slots(self) -> int:
+        return self._medium.num_slots
 
     def write_many(self, blocks: Sequence[Entry]) -> None:
         """See `Medium`. Raises `NotEncodable` too, which says nothing about the medium."""
