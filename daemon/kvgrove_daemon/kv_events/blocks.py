@@ -18,8 +18,6 @@ class Listed:
     """Blocks that are READY on ``tier``, each the parent of the next."""
 
     tier: str
-    namespace: str
-    """UID; the publisher's reader gets the name."""
     block_size: int
     parent: bytes | None
     """Key of the block before the first; None where that one begins a prompt."""
@@ -60,7 +58,7 @@ def listed(index: BlockIndex, ids: Iterable[int], tier: str) -> Iterator[Listed]
             if note is not None:
                 yield note
             before = index.key(parent) if parent != NO_BLOCK else None
-            note = Listed(tier, index.namespace(block), index.block_size, before)
+            note = Listed(tier, index.block_size, before)
         note.keys.append(index.key(block))
         note.tokens.append(index.tokens(block))
         fold = index.fold[block]

@@ -35,12 +35,7 @@ class KvEventExport:
         metrics = ExportMetrics(registry)
         self._outbox = Outbox()
         self.exporter = Exporter(table, indexes, self._outbox, metrics, clock)
-
-        def name(uid: str) -> str:
-            namespace = table().namespaces.get(uid)
-            return namespace.plan.name if namespace is not None else ""
-
-        self._publisher = Publisher(settings, self._outbox, Encoder(nearest), metrics, names=name, now=time.time)
+        self._publisher = Publisher(settings, self._outbox, Encoder(nearest), metrics, now=time.time)
         self.address, self.replay_address = self._publisher.address, self._publisher.replay_address
 
     def start(self) -> None:

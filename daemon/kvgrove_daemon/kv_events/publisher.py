@@ -48,13 +48,12 @@ class Publisher:
         encoder: Encoder,
         metrics: ExportMetrics,
         *,
-        names: Callable[[str], str],
         now: Callable[[], float],
         history: History | None = None,
     ) -> None:
-        """Binds. Raises ExportRefused. ``names``: namespace UID -> name; ``now``: seconds since 1970."""
+        """Binds. Raises ExportRefused. ``now``: seconds since 1970."""
         self._outbox, self._encoder, self._metrics = outbox, encoder, metrics
-        self._names, self._now = names, now
+        self._now = now
         self._history = history if history is not None else History()
         self._next = 0
         self._askers: list[bytes] = []
@@ -147,7 +146,7 @@ class Publisher:
                 self._metrics.blocks.labels("stored" if isinstance(note, Listed) else "removed").inc(blocks_of(note))
 
     def _payload(self, notes: Sequence[Note]) -> bytes:
-        return self._encoder.payload(notes, self._now(), self._names)
+        return self._encoder.payload(notes, self._now())
 
     def _serve_requests(self) -> None:
         while self._replay is not None:

@@ -1,7 +1,7 @@
 """The events as others read them: what vLLM 0.24 and later publish. Encoding only.
 
 A batch is an array ``[unix seconds, events, data-parallel rank]``, an event a map with its class name under ``type``;
-a field equal to its default is left out. Keys that begin with ``kvgrove_`` are ours: readers skip unknown ones.
+a field equal to its default is left out. There are no fields of our own: vllm-router drops batches that hold any.
 
 A block's hash is the last 8 bytes of its key as an unsigned big-endian number, the form that vLLM uses by default. Like
 there it is a hint for routing and no proof of content.
@@ -9,7 +9,7 @@ there it is a hint for routing and no proof of content.
 
 import array
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
@@ -38,7 +38,6 @@ class BlockStored(msgspec.Struct, frozen=True, kw_only=True, tag="BlockStored", 
     """By block, what else its hash depends on; None where that is nothing."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
-    kvgrove_namespace: str | None = None
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="BlockRemoved", tag_field="type", omit_defaults=True):
@@ -74,11 +73,11 @@ class Encoder:
         self._media = MEDIA | {nearest: GPU}
         self._encoder = msgspec.msgpack.Encoder()
 
-    def payload(self, notes: Sequence[Note], at: float, names: Callable[[str], str]) -> bytes:
-        """``at``: seconds since 1970. ``names``: namespace UID -> name."""
-        return self._encoder.encode(Batch(at, [self._event(note, names) for note in notes]))
+    def payload(self, notes: Sequence[Note], at: float) -> bytes:
+        """``at``: seconds since 1970."""
+        return self._encoder.encode(Batch(at, [self._event(note) for note in notes]))
 
-    def _event(self, note: Note, names: Callable[[str], str]) -> BlockStored | BlockRemoved | AllBlocksCleared:
+    def _event(self, note: Note) -> BlockStored | BlockRemoved | AllBlocksCleared:
         match note:
             case Listed():
                 folds: list[list[str] | None] = [[fold_name(fold)] if fold else None for fold in note.folds]
@@ -93,7 +92,6 @@ class Encoder:
                     extra_keys=folds if any(note.folds) else None,
                     group_idx=0,
                     kv_cache_spec_kind=FULL_ATTENTION,
-                    kvgrove_namespace=names(note.namespace),
                 )
             case Gone():
                 hashes = [block_hash(key) for key in note.keys]

@@ -43,7 +43,6 @@ def test_batches_are_what_vllm_publishes(tmp_path: Path) -> None:
             "extra_keys": [None, [fold_name(b"fold")]],
             "group_idx": 0,
             "kv_cache_spec_kind": "full_attention",
-            "kvgrove_namespace": "team/ns",
         }
     ]
     assert msgspec.msgpack.decode(wire_batches[0])[1] == [{"type": "AllBlocksCleared"}]  # a new boot says so
@@ -73,7 +72,6 @@ def test_i12_quiet_nothing_leaves_for_namespaces_that_did_not_opt_in(tmp_path: P
         ]
     for payload in payloads:
         for event in msgspec.msgpack.decode(payload)[1]:
-            assert event.get("kvgrove_namespace", "team/ns") == "team/ns"
             assert not set(event.get("token_ids", ())) & set(range(1000, 1100))
 
 
