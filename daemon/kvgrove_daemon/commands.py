@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.erase_orders import EraseOrder
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.quotas import RoomPlan
 from kvgrove_daemon.warmup import WarmTarget
@@ -93,6 +94,15 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Erase:
+    """These are all that the plan wants erased: what is new is cut before anything that is queued behind this."""
+
+    orders: Sequence[EraseOrder]
+    settled: bool
+    """Every model that is planned is loaded, or failed."""
+
+
+@dataclass(frozen=True)
 class Restored:
     """A load from a slower tier has ended, well or not: its worker has let go of the slots (`restorer`)."""
 
@@ -101,4 +111,9 @@ class Restored:
     """Blocks below are whole, from the first on."""
 
 
-Command = Start | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Restored
+@dataclass(frozen=True)
+class Concluded:
+    """A worker of the slower tiers has ended something: the core looks what."""
+
+
+Command = Start | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Erase | Restored | Concluded

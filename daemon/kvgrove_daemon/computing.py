@@ -52,8 +52,8 @@ def take_loaded(work: Work, upto_block: int) -> int:
         raise ValueError("nothing was to be loaded")
     keys, first = work.build.chain.keys, work.build.reused_blocks
     whole = max(first, min(upto_block, work.restore.upto))
-    tier = work.restore.tier
-    work.reused[tier] = work.reused.get(tier, 0) + (whole - first) * work.build.chain.block_size
+    for tier, blocks in work.restore.by_tier(whole - first).items():
+        work.reused[tier] = work.reused.get(tier, 0) + blocks * work.build.chain.block_size
     work.why |= dict.fromkeys(keys[whole : work.restore.upto], MissReason.CACHE_ERROR)
     return whole
 

@@ -9,16 +9,18 @@ Must not know: sockets, the control link.
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import Usage
+from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.commands import (
     Command,
+    Concluded,
     Drop,
+    Erase,
     Follow,
     Host,
     PeerLost,
@@ -30,17 +32,19 @@ from kvgrove_daemon.commands import (
     WarmFence,
 )
 from kvgrove_daemon.engine.loop import EngineLoop, Finished
+from kvgrove_daemon.eraser import Eraser
 from kvgrove_daemon.followers import Followers
-from kvgrove_daemon.model_host import NodePools
 from kvgrove_daemon.namespaces import PlanProblem
+from kvgrove_daemon.node_pools import NodePools
+from kvgrove_daemon.node_tiers import NodeTiers
 from kvgrove_daemon.quotas import RoomPlan
 from kvgrove_daemon.request_runner import RequestRunner
-from kvgrove_daemon.restorer import NoSlowerTier
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.waiting_room import WaitLimits
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmer import Warmer
-from kvgrove_protocol.events import HOST, NodeLoad
+from kvgrove_protocol.events import NodeLoad
+from kvgrove_protocol.receipts import Receipt
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +63,8 @@ class Published:
     warm_fences: Mapping[str, WarmFence] = field(default_factory=dict)
     """Namespace UID -> what its warm set was resolved under."""
     usage: Mapping[str, Usage] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """Namespace UID -> blocks dropped because the namespace is gone."""
+    receipts: Sequence[Receipt] = ()
+    """How far everything is that the plan wants erased; unsigned."""
     quota_problems: Mapping[str, PlanProblem] = field(default_factory=dict)
     """Namespace UID -> why it is on its last good quota."""
 
@@ -74,6 +78,7 @@ class Core:
         engine: EngineLoop,
         pools: NodePools,
         followers: Followers,
+        eraser: Eraser,
         *,
         threads: int,
         jitter: Callable[[], float],
@@ -88,15 +93,21 @@ class Core:
         self._engine = engine
         self._pools = pools
         self._followers = followers
+        self._eraser = eraser
         self._threads = threads
         self._changed = changed
         self._died = died
         self._commands: queue.Queue[Command | None] = queue.Queue(MAX_COMMANDS)
-        self._runner = RequestRunner(around, engine, NoSlowerTier(), limits=WaitLimits(), jitter=jitter)
+        self._tiers = NodeTiers(
+            pools,
+            prefill_tokens_per_s=lambda: engine.load().prefill_tokens_per_s,
+            clock=around.clock,
+            restored=self._on_restored,
+        )
+        self._runner = RequestRunner(around, engine, self._tiers, limits=WaitLimits(), jitter=jitter)
         self._warmer = Warmer(around, self._runner)
         self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
         self._next_heartbeat = 0.0
-        self._dropped: dict[str, int] = {}
         self._warm_fences: Mapping[str, WarmFence] = {}
         self._quota_problems: Mapping[str, PlanProblem] = {}
         self.published = Published()
@@ -134,9 +145,9 @@ class Core:
     def _take_commands(self) -> bool:
         """Carry out what is queued; while there is nothing to compute, wait for something or for the next heartbeat."""
         wait = 0.0
-        if not self._engine.has_work:
-            deadline = self._runner.next_deadline
-            until = self._next_heartbeat if deadline is None else min(deadline, self._next_heartbeat)
+        if not self._engine.has_work and not self._eraser.busy:
+            deadlines = (self._next_heartbeat, self._runner.next_deadline, self._tiers.next_deadline)
+            until = min(at for at in deadlines if at is not None)
             wait = max(0.0, until - self._around.clock())
         try:
             command = self._commands.get(timeout=wait) if wait else self._commands.get_nowait()
@@ -159,7 +170,7 @@ class Core:
                 self._followers.remove(command.peer)
             case Follow():
                 if command.on:
-                    ready = {HOST: (key for pool in self._pools.all() for key in pool.store.snapshot())}
+                    ready = self._tiers.snapshot()
                     self._followers.add(command.peer, ready, self._load(), boot=command.boot, after=command.after)
                 else:
                     self._followers.remove(command.peer)
@@ -171,12 +182,21 @@ class Core:
                 self._set_warm(command)
             case Drop():
                 self._drop(command)
+            case Erase():
+                self._eraser.follow(command.orders, settled=command.settled)
+                self._publish()
             case Restored():
-                self._runner.on_restored(command)
+                self._on_restored(command)
+            case Concluded():
+                pass  # its work is done with the next turn
+
+    def _on_restored(self, command: Restored) -> None:
+        self._runner.on_restored(command)
 
     def _set_warm(self, command: Warm) -> None:
         self._warmer.targets.replace(command.targets)
         self._set_rooms(command.rooms)
+        self._keep_secrets()
         self._warm_fences = command.fences
         self._publish()
 
@@ -184,18 +204,14 @@ class Core:
         problems: dict[str, PlanProblem] = {}
         for pool in self._pools.all():
             served = self._runner.models.usable.items()
-            problems |= pool.quotas.apply(rooms, {generation for generation, model in served if model.pool is pool})
+            generations = {generation for generation, model in served if model.pool is pool}
+            for quotas in pool.quotas:
+                problems |= quotas.apply(rooms, generations)
         self._quota_problems = problems
 
     def _drop(self, command: Drop) -> None:
-        blocks = 0
         for pool in self._pools.all():
-            dropped = pool.store.drop(
-                cause=command.cause, namespace=command.namespace_uid, root=command.root, document=command.document
-            )
-            blocks += dropped.blocks
-        if command.cause is RemovalCause.ERASE:
-            self._dropped[command.namespace_uid] = self._dropped.get(command.namespace_uid, 0) + blocks
+            pool.drop(command.cause, Subject(command.namespace_uid, command.root, command.document))
         self._publish()
 
     def _turn(self) -> None:
@@ -205,6 +221,8 @@ class Core:
                 self._runner.on_event(event)
                 if isinstance(event, Finished):
                     self._publish()
+        self._eraser.turn()
+        self._tiers.tend()
         self._runner.advance()
         for pool in self._pools.all():
             pool.store.relieve(MOST_RELIEVED if self._runner.idle else MOST_RELIEVED_BETWEEN_STEPS)
@@ -215,8 +233,13 @@ class Core:
         due = now >= self._next_heartbeat
         if due:
             self._next_heartbeat = now + HEARTBEAT_S
+            self._keep_secrets()
+        if due or self._eraser.receipts() != self.published.receipts:
             self._publish()
         self._followers.flush(self._load(), heartbeat=due)
+
+    def _keep_secrets(self) -> None:
+        self._tiers.keep(self._around.table(), self._runner.models.usable, self._around.lease_valid)
 
     def _publish(self) -> None:
         usage: dict[str, Usage] = {}
@@ -226,12 +249,13 @@ class Core:
                 usage[uid] = Usage(before.blocks + held.blocks, before.bytes + held.bytes)
         old, new = (
             self.published,
-            Published(self._warmer.warmth(), self._warm_fences, usage, dict(self._dropped), self._quota_problems),
+            Published(self._warmer.warmth(), self._warm_fences, usage, self._eraser.receipts(), self._quota_problems),
         )
         self.published = new
         if replace(old, usage=usage) != new:
             self._changed()
         self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
+        self._around.metrics.tiers.show(self._tiers.seen())
         self._around.metrics.show_waiting(self._runner.flights.stats(), self._runner.waiting_for_room)
 
     def _load(self) -> NodeLoad:

@@ -97,10 +97,6 @@ class ErasingPools:
             )
         return known
 
-    def directories(self) -> set[str]:
-        """Names of the disk directories that these pools have."""
-        return {pool.disk.directory.name for pool in self._pools.all() if pool.disk is not None}
-
 
 class ErasingPool:
     """See the module. ``place``: where the pool itself lies. ``disk``: the lowest tier's medium, if there is one."""

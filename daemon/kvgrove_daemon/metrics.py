@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from kvgrove_daemon.cache.flights import FlightStats
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import StoreStats
+from kvgrove_daemon.tier_figures import TierFigures
 from kvgrove_protocol.errors import Terminal
 from kvgrove_protocol.events import HOST
 from kvgrove_protocol.reasons import BypassReason, MissReason
@@ -101,6 +102,8 @@ class NodeMetrics:
         self.waiting_for_room = Gauge(
             "kvgrove_node_waiting_for_room", "Requests that wait for room in a pool", registry=self.registry
         )
+        self.tiers = TierFigures()
+        self.registry.register(self.tiers)
         self.frames_dropped = Counter(
             "kvgrove_node_frames_dropped_total",
             "Frames and peers dropped on the data socket",

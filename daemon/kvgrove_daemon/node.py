@@ -8,7 +8,7 @@ only then are bytes reclaimed and warmed (I3).
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import zmq
@@ -16,23 +16,41 @@ import zmq.asyncio
 
 from kvgrove_daemon.bundles import bundle_chunk
 from kvgrove_daemon.cache.arena import Arena, CupyArena, SharedMemoryArena
+from kvgrove_daemon.cache.earlier_boots import EarlierSegments
 from kvgrove_daemon.cache.layout import KVLayout
-from kvgrove_daemon.cache.segments import remove_dead_segments, segment_name
-from kvgrove_daemon.commands import Command, Follow, Host, PeerLost, Start, Stop, Unhost, Warm, WarmFence
+from kvgrove_daemon.cache.segments import segment_name
+from kvgrove_daemon.cache.tiers.workers import TierWorkers
+from kvgrove_daemon.commands import (
+    Command,
+    Concluded,
+    Erase,
+    Follow,
+    Host,
+    PeerLost,
+    Start,
+    Stop,
+    Unhost,
+    Warm,
+    WarmFence,
+)
 from kvgrove_daemon.core import Core
+from kvgrove_daemon.earlier_disks import EarlierDisks
 from kvgrove_daemon.engine.loop import EngineLoop
+from kvgrove_daemon.erase_orders import EraseOrder, erase_orders
+from kvgrove_daemon.eraser import Eraser
+from kvgrove_daemon.erasing_pools import ErasingPools
 from kvgrove_daemon.event_log import EventLog
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.gateway_socket import GatewaySocket
 from kvgrove_daemon.kv_events.export import KvEventExport
 from kvgrove_daemon.memory_file import MemoryFile
 from kvgrove_daemon.metrics import NodeMetrics
-from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
+from kvgrove_daemon.model_host import HostedModel, load_model
 from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
+from kvgrove_daemon.node_pools import NodePools, Surface
 from kvgrove_daemon.plan_effects import reclaims, rooms
 from kvgrove_daemon.refusals import QUEUE_FULL
-from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_daemon.settings import Settings
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import Warmth
@@ -46,9 +64,8 @@ from kvgrove_link.member_key import MemberKey
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport
 from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.errors import KvgroveError, Retryable, Terminal
-from kvgrove_protocol.events import HOST
+from kvgrove_protocol.events import DEVICE, HOST
 from kvgrove_protocol.fence import Fence
-from kvgrove_protocol.receipts import EraseOutcome, Place, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -65,16 +82,26 @@ class Node:
         """Binds the data socket. Raises a KvgroveError that names the setting and the cure."""
         self._settings = settings
         self.boot = new_boot_id()
-        for name in remove_dead_segments(settings.member, self.boot):
-            log.info("removed %s, left by an earlier boot", name)
         self._memory = MemoryFile.load(settings.state_dir / "memory.json")
         self._key = MemberKey.load_or_make(settings.state_dir / "receipts.key")
+        self._earlier = EarlierSegments(settings.member, self.boot, self._memory.begin(self.boot))
+        if alive := self._earlier.look():
+            log.warning("%d earlier boots of this node still hold memory: erasures wait for their end", alive)
         self._table = PlanTable()
         self._leases = LeaseTable()
         self.metrics = NodeMetrics()
-        event_log = EventLog(self.boot)
         self._arenas = 0
-        self._pools = NodePools(self._make_arena, LoggedResidency(event_log))
+        self._workers = TierWorkers(lambda: self._submit(Concluded()))
+        surface = Surface(
+            top=DEVICE if settings.device == "cuda" else HOST,
+            make_arena=self._make_arena,
+            disk_dir=settings.cache_dir,
+            workers=self._workers,
+            fresh=self._is_current,
+            clock=boottime,
+            log=EventLog(self.boot),
+        )
+        self._pools = NodePools(surface)
         self._context = zmq.asyncio.Context()
         self._socket = GatewaySocket(
             zmq.Context.shadow(self._context.underlying),
@@ -90,14 +117,17 @@ class Node:
         self._failure: BaseException | None = None
         self._plan_changed = asyncio.Event()
         self._warm_problems: dict[str, KvgroveError] = {}
+        self._orders: Sequence[EraseOrder] = ()
 
     def _make_export(self) -> KvEventExport:
         assert self._settings.kv_events is not None  # noqa: S101 - asked by the caller
         return KvEventExport(
             self._settings.kv_events,
             table=lambda: self._table,
-            indexes=lambda: {HOST: [pool.store.resident.index for pool in self._pools.all()]},
-            nearest=HOST,
+            indexes=lambda: {
+                self._pools.surface.top: [pool.store.resident.index for pool in self._pools.all()],
+            },
+            nearest=self._pools.surface.top,
             clock=boottime,
             registry=self.metrics.registry,
         )
@@ -120,7 +150,7 @@ class Node:
             random=Random(self.boot),  # noqa: S311 - jitter of reconnections
         )
         self._bodies = BodyStore(self._link.fetch, max_bytes=BODIES_BYTES, timeout_s=BODY_FETCH_S)
-        self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._link.report_soon)
+        self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._on_models_changed)
         around = Surroundings(
             table=lambda: self._table,
             lease_valid=lambda uid: self._leases.valid(uid, boottime()),
@@ -129,12 +159,21 @@ class Node:
             throwaway=lambda: os.urandom(32),
             metrics=self.metrics,
         )
-        event_log = self._pools.sink.log
+        event_log = self._pools.surface.log
         self._core = Core(
             around,
             EngineLoop(clock=boottime),
             self._pools,
             Followers(event_log, self._send_from_core, self._export.exporter if self._export is not None else None),
+            Eraser(
+                self._settings.member,
+                self.boot,
+                ErasingPools(self._pools),
+                self._memory,
+                boots=self._earlier,
+                files=EarlierDisks(self._settings.cache_dir, self._pools.directories, self._workers),
+                clock=boottime,
+            ),
             threads=self._settings.threads,
             jitter=Random(self.boot).random,  # noqa: S311 - jitter of retries
             changed=self._link.report_soon,
@@ -171,6 +210,7 @@ class Node:
         if self._export is not None:
             await asyncio.to_thread(self._export.close)
         self._socket.close()
+        await asyncio.to_thread(self._workers.close)
         self._pools.close()
         self._context.destroy(0)
 
@@ -224,12 +264,15 @@ class Node:
         if new is old:
             return
         self._memory.raise_to({uid: namespace.plan.purge.counter for uid, namespace in new.namespaces.items()})
+        self._memory.keep_wiped({uid: _erasures(namespace) for uid, namespace in new.namespaces.items()})
         self._table = new  # from here on nothing older is read
+        self._orders = erase_orders(plan, self._memory.epochs)
         for name, problem in ({**new.problems, **new.model_problems}).items():
             log.warning("plan %s, %s: %s: %s", plan.revision, name, problem.code, problem.message)
-        for drop in reclaims(old, new, plan.erase_uids):
-            self._submit(drop)
         self._models.follow(new.models)
+        self._erase()
+        for drop in reclaims(old, new):
+            self._submit(drop)
         self._plan_changed.set()
 
     def _report(self, report_id: int) -> NodeReport:
@@ -266,24 +309,12 @@ class Node:
             namespaces.append(
                 NamespaceReport(uid=uid, fence=nothing, purge_counter=seen, code=problem.code, message=problem.message)
             )
-        receipts = [
-            self._key.sign(
-                Receipt(
-                    uid=uid,
-                    member=self._settings.member,
-                    boot=self.boot,
-                    outcome=EraseOutcome.PROVEN,
-                    places={Place.HOST: blocks},
-                )
-            )
-            for uid, blocks in published.dropped.items()
-        ]
         return NodeReport(
             report_id=report_id,
             applied=table.revision,
             models=self._models.reports(),
             namespaces=namespaces,
-            receipts=receipts,
+            receipts=[self._key.sign(receipt) for receipt in published.receipts],
         )
 
     # -- models and warm-up --------------------------------------------------------------------------------------------
@@ -296,15 +327,30 @@ class Node:
         cache = self._settings.state_dir / "digests"
         return await asyncio.to_thread(load_model, plan, template, self._pools, cache, default_dtype=default_dtype)
 
-    def _make_arena(self, layout: KVLayout, slots: int) -> Arena:
-        if self._settings.device == "cuda":
+    def _make_arena(self, tier: str, layout: KVLayout, slots: int) -> Arena:
+        if tier == DEVICE:
             return CupyArena(layout, slots)
         self._arenas += 1
         return SharedMemoryArena(layout, slots, segment_name(self._settings.member, self.boot, self._arenas))
 
+    def _is_current(self, uid: str, root: bytes) -> bool:
+        """Whether blocks of a namespace under ``root`` may be listed now: asked before a slower tier does."""
+        namespace = self._table.namespaces.get(uid)
+        if namespace is None or (realm := namespace.realm) is None or not self._leases.valid(uid, boottime()):
+            return False
+        return realm.shared_realm() == root
+
     def _on_loaded(self, model: HostedModel) -> None:
         self._submit(Host(model))
         self._plan_changed.set()
+
+    def _on_models_changed(self) -> None:
+        self._link.report_soon()
+        self._erase()
+
+    def _erase(self) -> None:
+        """Tell the core what is to be erased, and whether all pools are there that it may be in."""
+        self._submit(Erase(self._orders, settled=all(model.state != "loading" for model in self._models.reports())))
 
     def _on_unloaded(self, model: HostedModel) -> None:
         self._submit(Unhost(model.generation))
@@ -341,6 +387,10 @@ class Node:
     ) -> list[WarmTarget]:
         texts = await self._bodies.get(wanted)
         return await asyncio.to_thread(warm_targets, namespace, model.tokenizer, model.inputs.block_size, texts)
+
+
+def _erasures(namespace: HostedNamespace) -> frozenset[str]:
+    return frozenset(erasure.id for erasure in namespace.plan.erasures)
 
 
 def _warm_fence(namespace: HostedNamespace) -> WarmFence:

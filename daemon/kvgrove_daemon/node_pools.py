@@ -1,24 +1,27 @@
 """The pools of a node and the tiers below each, by what their blocks look like.
 
-Role: turn the bytes that a plan gives each tier into memory and files. Models of equal layout and codec share one
-pool, since the generation is in every key. On a node without a GPU the engine's pool lies in host memory, and below it
-is the disk; with one: device, host, disk. Invariants: a tier of no bytes does not exist; a pool that cannot be is an
-error that names the field and the cure; a disk that cannot be used is a tier less, under a named reason (I7).
+Role: turn the bytes that a plan gives each tier into memory and files. Models of equal layout share one pool, where
+every block is exact, since the generation is in every key; below it lies a disk of one codec. On a node without a GPU
+the engine's pool lies in host memory, and below it is the disk; with one: device, host, disk. Invariants: a tier of no
+bytes does not exist; a pool that cannot be is an error that names the field and the cure; a disk that cannot be used is
+a tier less, under a named reason (I7).
 Must not know: requests, leases, models.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvgrove_daemon.cache.arena import Arena
 from kvgrove_daemon.cache.eviction import CostAware
+from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_daemon.cache.runs import RunAllocator
 from kvgrove_daemon.cache.store import BlockStore, StoreLimits
+from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.cache.tiers.adopting import Adoption
 from kvgrove_daemon.cache.tiers.codec import CodecName, encoded_bytes
 from kvgrove_daemon.cache.tiers.codec_medium import CodecMedium
@@ -30,6 +33,7 @@ from kvgrove_daemon.cache.tiers.stack import TierSink, TierStack, TopTier
 from kvgrove_daemon.cache.tiers.workers import TierWorkers
 from kvgrove_daemon.cache.tiers.write_back import Fresh
 from kvgrove_daemon.event_log import EventLog
+from kvgrove_daemon.quotas import TierQuotas
 from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_protocol.errors import KvgroveError, Terminal
 from kvgrove_protocol.events import DEVICE, DISK, HOST
@@ -62,10 +66,27 @@ class NodePool:
     arena: Arena
     store: BlockStore
     stack: TierStack
+    quotas: Sequence[TierQuotas]
+    """Of each tier, the engine's first."""
+    disk: DiskMedium | None = None
+    """What the lowest tier lies on, where that is a disk."""
     adoption: Adoption | None = None
     """Of the disk tier, where there is one."""
     missing: Mapping[str, KvgroveError] = field(default_factory=dict)
     """Tier -> why the node goes without it."""
+
+    def drop(self, cause: RemovalCause, subject: Subject) -> None:
+        """Make what ``subject`` means unreadable in every tier: see `BlockStore.drop`."""
+        if self.adoption is not None and subject.namespace is not None:
+            self.adoption.dropped(subject.namespace)
+        self.store.drop(
+            cause=cause,
+            namespace=subject.namespace,
+            root=subject.root,
+            document=subject.document,
+            contributor=subject.contributor,
+        )
+        self.stack.drop(cause, subject)
 
     def close(self) -> None:
         for tier in self.stack.lower:
@@ -97,18 +118,24 @@ class NodePools:
         self._lock = threading.Lock()
 
     def of(self, layout: KVLayout, codec: CodecName, pool_bytes: Mapping[str, int]) -> NodePool:
-        """The pool of ``layout`` and ``codec``, made with ``pool_bytes`` (by tier) by the first model that asks.
+        """The pool of ``layout``, made with ``pool_bytes`` (by tier) by the first model that asks.
 
-        Raises PoolNoRoom, PoolTooSmall or PoolUnsupported.
+        ``codec`` is for the disk: where there is one, another codec has another pool. Raises PoolNoRoom, PoolTooSmall
+        or PoolUnsupported.
         """
+        stored: CodecName = codec if pool_bytes.get(DISK, 0) else "none"
         with self._lock:
-            if (layout, codec) not in self._pools:
-                self._pools[layout, codec] = _make(self.surface, layout, codec, pool_bytes)
-            return self._pools[layout, codec]
+            if (layout, stored) not in self._pools:
+                self._pools[layout, stored] = _make(self.surface, layout, stored, pool_bytes)
+            return self._pools[layout, stored]
 
     def all(self) -> list[NodePool]:
         with self._lock:
             return list(self._pools.values())
+
+    def directories(self) -> set[str]:
+        """Names of the directories below ``disk_dir`` that pools have."""
+        return {pool.disk.directory.name for pool in self.all() if pool.disk is not None}
 
     def of_store(self, store: BlockStore) -> NodePool:
         """The pool whose store this is."""
@@ -155,7 +182,7 @@ def _make(surface: Surface, layout: KVLayout, codec: CodecName, pool_bytes: Mapp
         for medium, _ in media:
             medium.close()
         raise
-    return _assemble(surface, arena, media, disk, missing)
+    return _assemble(surface, arena, media, missing, disk)
 
 
 def _top_bytes(top: str, pool_bytes: Mapping[str, int]) -> int:
@@ -198,8 +225,8 @@ def _assemble(
     surface: Surface,
     arena: Arena,
     media: list[tuple[Medium, int]],
-    disk: DiskMedium | None,
     missing: Mapping[str, KvgroveError],
+    disk: DiskMedium | None,
 ) -> NodePool:
     """``media``: with the bytes that a block takes there, fastest first."""
     layout, slots = arena.layout, arena.num_slots
@@ -230,7 +257,9 @@ def _assemble(
     adoption = None
     if disk is not None:
         adoption = Adoption(lower[-1], disk, surface.workers, clock=surface.clock, wall_clock=time.time)
-    return NodePool(surface.top, arena, store, stack, adoption, missing)
+    quotas = [TierQuotas(surface.top, store.resident, layout.block_bytes)]
+    quotas += [TierQuotas(tier.name, tier.resident, tier.block_bytes) for tier in lower]
+    return NodePool(surface.top, arena, store, stack, quotas, disk, adoption, missing)
 
 
 def _sink(log: EventLog, tier: str) -> TierSink:

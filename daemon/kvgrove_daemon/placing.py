@@ -19,7 +19,6 @@ from kvgrove_daemon.judging import Task
 from kvgrove_daemon.prompts import cached_prompt, chain_of
 from kvgrove_daemon.restorer import Restore, Restorer
 from kvgrove_daemon.surroundings import Surroundings
-from kvgrove_protocol.events import HOST
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
 
@@ -73,7 +72,7 @@ class Placer:
         if build is None:
             return Wait.ROOM
         self._flights.lead(request_id, task.party, chain.keys, match.blocks)
-        return Work(task, build, restore, why, prompt.zones, {HOST: match.reused_tokens})
+        return Work(task, build, restore, why, prompt.zones, {task.model.pool.tier: match.reused_tokens})
 
     def _place_cold(self, task: Task, *, behind: bool) -> Work | Wait:
         """A chain without keys: nothing can be found under it, and nothing stored."""

@@ -3,7 +3,7 @@
 None of it is needed for freshness (the old keys can no longer be formed): it gives bytes back, and says what is gone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.commands import Drop
@@ -11,26 +11,28 @@ from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.quotas import RoomPlan
 
 
-def reclaims(old: PlanTable, new: PlanTable, erase_uids: Iterable[str]) -> list[Drop]:
-    """Blocks that no request can reach any more: of gone namespaces, moved roots, changed or withdrawn documents.
+def reclaims(old: PlanTable, new: PlanTable) -> list[Drop]:
+    """Blocks that no request can reach any more: of moved roots, changed or withdrawn documents.
 
-    A namespace that moved to another generation keeps the blocks of the old one: a rollback will want them.
+    A namespace that moved to another generation keeps the blocks of the old one: a rollback will want them. One that
+    is gone is erased (`erase_orders`).
     """
-    drops = [Drop(RemovalCause.ERASE, uid) for uid in sorted(set(erase_uids))]
+    drops: list[Drop] = []
     for uid, before in old.namespaces.items():
         after = new.namespaces.get(uid)
         if after is None:
-            drops.append(Drop(RemovalCause.VERSION, uid))
             continue
         if before.realm is not None and _root_epoch(before) != _root_epoch(after):
             drops.append(Drop(RemovalCause.VERSION, uid, root=before.realm.shared_realm()))
             continue
-        readable = _versions(after)
-        drops += [Drop(RemovalCause.VERSION, uid, document=label) for label in sorted(_versions(before) - readable)]
+        readable = readable_versions(after)
+        drops += [
+            Drop(RemovalCause.VERSION, uid, document=label) for label in sorted(readable_versions(before) - readable)
+        ]
     return drops
 
 
-def _versions(namespace: HostedNamespace) -> set[str]:
+def readable_versions(namespace: HostedNamespace) -> set[str]:
     """Versions of documents that may be read now or soon."""
     return {document.reference.label for document in (*namespace.plan.documents, *namespace.plan.coming)}
 

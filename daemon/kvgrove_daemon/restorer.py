@@ -11,7 +11,7 @@ after it: until then they are nobody else's (I5).
 Must not know: who asked, sockets, flights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from kvgrove_daemon.cache.chains import Chain
@@ -32,6 +32,9 @@ class Restore(Protocol):
     @property
     def tier(self) -> str:
         """The farthest tier that something comes from."""
+
+    def by_tier(self, blocks: int) -> Mapping[str, int]:
+        """Tier -> how many of the first ``blocks`` of those that are to be loaded come from it; positive counts."""
 
     def release(self) -> None:
         """They are not wanted after all. Before `Restorer.start` only."""

@@ -16,6 +16,8 @@ class Settings:
     control: str
     listen: str
     state_dir: Path
+    cache_dir: Path
+    """Of the disk tier, where the plan gives it bytes."""
     threads: int
     device: str
     metrics: tuple[str, int] | None
@@ -37,6 +39,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--listen", required=True, type=_endpoint, help="where gateways reach this node; port 0 or * for any"
     )
     parser.add_argument("--state-dir", required=True, type=Path, help="what this node must remember across restarts")
+    parser.add_argument(
+        "--cache-dir", type=Path, default=None, help="where the disk tier lies (default: disk in the state directory)"
+    )
     parser.add_argument(
         "--threads", type=_positive, default=0, help="CPU threads of the engine (default: torch's own choice)"
     )
@@ -65,6 +70,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         control=found.control,
         listen=re.sub(r":\*$", ":0", found.listen),
         state_dir=found.state_dir,
+        cache_dir=found.cache_dir if found.cache_dir is not None else found.state_dir / "disk",
         threads=found.threads,
         device=found.device,
         metrics=found.metrics,

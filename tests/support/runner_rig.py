@@ -14,22 +14,24 @@ import msgspec
 
 from kvgrove_daemon.cache.arena import SharedMemoryArena
 from kvgrove_daemon.cache.segments import segment_name
+from kvgrove_daemon.cache.tiers.workers import TierWorkers
 from kvgrove_daemon.commands import Start
 from kvgrove_daemon.engine.loop import EngineEvent, EngineLoop
 from kvgrove_daemon.engine.model_source import open_model
 from kvgrove_daemon.event_log import EventLog
 from kvgrove_daemon.metrics import NodeMetrics
-from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
+from kvgrove_daemon.model_host import HostedModel, load_model
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
+from kvgrove_daemon.node_pools import NodePools, Surface
 from kvgrove_daemon.request_life import RequestState
 from kvgrove_daemon.request_runner import RequestRunner
-from kvgrove_daemon.residency import LoggedResidency
 from kvgrove_daemon.restorer import NoSlowerTier, Restorer
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.waiting_room import WaitLimits
 from kvgrove_protocol.chain import Span, SpanKind
 from kvgrove_protocol.control import ModelPlan, NamespacePlan
 from kvgrove_protocol.data import Done, Error, Generate, Sampling, Started, ToGateway, Token
+from kvgrove_protocol.events import HOST
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Caller, Purge
 
@@ -67,7 +69,15 @@ class RunnerRig:
         self.peers: dict[str, bytes] = {}
         name = segment_name(f"runner{os.getpid()}", "0", next(_numbers))
         self.pools = NodePools(
-            lambda layout, count: SharedMemoryArena(layout, count, name), LoggedResidency(EventLog("boot"))
+            Surface(
+                top=HOST,
+                make_arena=lambda _tier, layout, count: SharedMemoryArena(layout, count, name),
+                disk_dir=state / "disk",
+                workers=TierWorkers(lambda: None),
+                fresh=lambda _uid, _root: self.lease,
+                clock=lambda: self.now,
+                log=EventLog("boot"),
+            )
         )
         layout = open_model(model).shape.layout("float32", BLOCK)
         plan = ModelPlan(

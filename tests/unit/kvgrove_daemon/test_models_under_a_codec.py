@@ -13,22 +13,35 @@ from kvgrove_daemon.cache.arena import Arena, SharedMemoryArena
 from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_daemon.cache.segments import segment_name
 from kvgrove_daemon.cache.tiers.codec import CodecUnsupported
+from kvgrove_daemon.cache.tiers.workers import TierWorkers
 from kvgrove_daemon.event_log import EventLog
-from kvgrove_daemon.model_host import HostedModel, NodePools, load_model
+from kvgrove_daemon.model_host import HostedModel, load_model
 from kvgrove_daemon.model_loading import identity
-from kvgrove_daemon.residency import LoggedResidency
+from kvgrove_daemon.node_pools import NodePools, Surface
 from kvgrove_protocol.control import ModelPlan
+from kvgrove_protocol.events import HOST
 from kvgrove_protocol.identity import changed_fields
 
 
-def make_arena(layout: KVLayout, slots: int) -> Arena:
+def make_arena(_tier: str, layout: KVLayout, slots: int) -> Arena:
     return SharedMemoryArena(layout, slots, segment_name(f"codec-models-{os.getpid()}", "0", 0))
 
 
 @pytest.fixture
-def pools() -> Iterator[NodePools]:
-    pools = NodePools(make_arena, LoggedResidency(EventLog("0")))
+def pools(tmp_path: Path) -> Iterator[NodePools]:
+    workers = TierWorkers(lambda: None)
+    surface = Surface(
+        top=HOST,
+        make_arena=make_arena,
+        disk_dir=tmp_path / "disk",
+        workers=workers,
+        fresh=lambda _uid, _root: True,
+        clock=lambda: 0.0,
+        log=EventLog("0"),
+    )
+    pools = NodePools(surface)
     yield pools
+    workers.close()
     pools.close()
 
 

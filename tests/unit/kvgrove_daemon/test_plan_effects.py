@@ -31,7 +31,7 @@ def table(
 
 
 def dropped_labels(old: PlanTable, new: PlanTable) -> list[str | None]:
-    drops = reclaims(old, new, ())
+    drops = reclaims(old, new)
     assert all(drop == Drop(RemovalCause.VERSION, "uid-a", document=drop.document) for drop in drops)
     return [drop.document for drop in drops]
 
@@ -55,7 +55,35 @@ def test_a_withdrawn_document_gives_all_its_versions_back() -> None:
     assert dropped_labels(waiting, table(2, [version(1, "other")])) == ["handbook@1", "handbook@2"]
 
 
-def test_a_gone_namespace_is_dropped_whole_and_an_erased_one_for_privacy() -> None:
-    gone = PlanTable().apply(NodePlan(revision=Revision(1, 2)), {})
-    assert reclaims(table(1, [version(1)]), gone, ()) == [Drop(RemovalCause.VERSION, "uid-a")]
-    assert Drop(RemovalCause.ERASE, "uid-a") in reclaims(table(1, [version(1)]), gone, ["uid-a"])
+def test_i8_a_gone_namespace_is_erased_and_not_only_dropped() -> None:
+    gone = NodePlan(revision=Revision(1, 2))
+    assert reclaims(table(1, [version(1)]), PlanTable().apply(gone, {})) == []
+    (order,) = erase_orders(gone, ["uid-a"])
+    assert (order.which, order.subject, order.asked) == (("uid-a", WHOLE), Subject("uid-a"), False)
+    asked = NodePlan(revision=Revision(1, 2), erase_uids=["uid-a"])
+    assert [order.asked for order in erase_orders(asked, ["uid-a"])] == [True]
+
+
+def test_i8_parts_are_ordered_with_the_secrets_that_survivors_go_between() -> None:
+    namespace = NamespacePlan(
+        uid="uid-a",
+        name="team/a",
+        model="m",
+        purge=Purge(1, b"n"),
+        fence=Fence(1, 1, 1),
+        secret=b"new" * 11,
+        former_secret=b"old" * 11,
+        erasures=[
+            ErasurePlan(id="e1", epoch=1, tenant=b"acme", user=b"jane"),
+            ErasurePlan(id="e2", epoch=2, tenant=b"acme"),
+            ErasurePlan(id="e3", epoch=3, document="manual"),
+        ],
+    )
+    orders = erase_orders(NodePlan(revision=Revision(1, 1), namespaces=[namespace]), ["uid-a"])
+    assert [order.subject for order in orders] == [
+        Subject("uid-a", contributor=Contributor(b"acme", b"jane")),
+        Subject("uid-a", contributor=Contributor(b"acme")),
+        Subject("uid-a", document="manual"),
+    ]
+    assert {(order.secret, order.former_secret) for order in orders} == {(b"new" * 11, b"old" * 11)}
+

@@ -89,6 +89,11 @@ class Adoption:
         self._settled.add(namespace)
         self._discard(namespace)
 
+    def dropped(self, namespace: str) -> None:
+        """Something of it was dropped: where it is not settled, that may be among what is still to be adopted."""
+        if namespace in self._surveyed and not self.is_settled(namespace):
+            self.give_up(namespace)
+
     def is_settled(self, namespace: str) -> bool:
         """Whether all that an earlier boot left of it was looked at: adopted, or on its way out."""
         waiting = any(name == namespace for name, _ in self._coming)

@@ -1,0 +1,160 @@
+"""The slower tiers of a node, as its requests and its core see them.
+
+Role: the `Restorer` over each pool's `TierStack`, and what the core does for tiers between steps. Invariants: one
+`Restored` for each `start`, and no write to its slots after it; a load that takes longer than computing would have is
+given up, so nobody waits without an end (I11); secrets are known to a tier only while the namespace's lease is valid.
+Belongs to the core thread. Must not know: sockets, plans' history, how requests go on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvgrove_daemon.cache.chains import Chain
+from kvgrove_daemon.cache.index import BlockIndex
+from kvgrove_daemon.cache.store import BlockStore
+from kvgrove_daemon.cache.tiers.adopting import Terms
+from kvgrove_daemon.cache.tiers.restore import Below, Load, begin_load
+from kvgrove_daemon.commands import Restored
+from kvgrove_daemon.model_host import HostedModel
+from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
+from kvgrove_daemon.node_pools import NodePools
+from kvgrove_daemon.plan_effects import readable_versions
+from kvgrove_daemon.restorer import Restore
+from kvgrove_daemon.tier_figures import TiersSeen
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    load: Load
+    until: float
+
+
+class NodeTiers:
+    """See the module. ``prefill_tokens_per_s``: as measured, 0 before. ``restored`` hears of ended loads, in `tend`."""
+
+    def __init__(
+        self,
+        pools: NodePools,
+        *,
+        prefill_tokens_per_s: Callable[[], float],
+        clock: Callable[[], float],
+        restored: Callable[[Restored], None],
+    ) -> None:
+        self._pools = pools
+        self._rate = prefill_tokens_per_s
+        self._clock = clock
+        self._restored = restored
+        self._loads: dict[str, _Waiting] = {}
+        self._ended: deque[Restored] = deque()
+        self.given_up = 0
+        """Loads that took longer than computing would have."""
+
+    # -- for requests --------------------------------------------------------------------------------------------------
+
+    def find(self, store: BlockStore, chain: Chain, matched: int, stop: int) -> Restore | None:
+        """See `Restorer`."""
+        stack = self._pools.of_store(store).stack
+        return stack.find(chain, matched, stop, prefill_tokens_per_s=self._rate())
+
+    def start(self, request_id: str, restore: Restore, slots: Sequence[int]) -> None:
+        """See `Restorer`."""
+        if not isinstance(restore, Below):
+            raise TypeError(f"request {request_id}: a {type(restore).__name__} was not found here")
+        load = begin_load(
+            restore,
+            slots,
+            workers=self._pools.surface.workers,
+            clock=self._clock,
+            ended=lambda ended: self._conclude(request_id, ended),
+        )
+        self._loads[request_id] = _Waiting(load, self._clock() + load.patience(self._rate()))
+
+    def stop(self, request_id: str) -> None:
+        """See `Restorer`."""
+        waiting = self._loads.get(request_id)
+        if waiting is not None:
+            waiting.load.abandon()
+            self._conclude(request_id, waiting.load)
+
+    def _conclude(self, request_id: str, load: Load) -> None:
+        waiting = self._loads.get(request_id)
+        if waiting is not None and waiting.load is load:  # else it was given up before
+            del self._loads[request_id]
+            self._ended.append(Restored(request_id, load.below.first + load.loaded))
+
+    # -- for the core --------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `tend` has something to do at the latest; None while nobody waits for a load."""
+        return min((waiting.until for waiting in self._loads.values()), default=None)
+
+    def tend(self) -> None:
+        """Between steps: conclude what workers did, let go of who waited too long, and keep the tiers in order."""
+        self._pools.surface.workers.poll()
+        now = self._clock()
+        for request_id in [name for name, waiting in self._loads.items() if waiting.until <= now]:
+            self.given_up += 1
+            self.stop(request_id)
+        while self._ended:
+            self._restored(self._ended.popleft())
+        for pool in self._pools.all():
+            pool.stack.tend()
+            if pool.adoption is not None:
+                pool.adoption.tend()
+
+    def keep(self, table: PlanTable, models: Mapping[bytes, HostedModel], lease_valid: Callable[[str], bool]) -> None:
+        """Give each tier the secrets that it may know now, and no others. Call it often. ``models`` by generation."""
+        for pool in self._pools.all():
+            if pool.adoption is None:
+                continue
+            terms: dict[str, Terms] = {}
+            for uid, namespace in table.namespaces.items():
+                found = _terms(namespace)
+                if found is None or not lease_valid(uid) or (realm := namespace.realm) is None:
+                    continue
+                model = models.get(realm.generation)
+                if model is not None and model.pool is pool:
+                    terms[uid] = found
+            pool.adoption.keep(terms)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Iterator[bytes]]:
+        """Keys of all READY blocks by tier, parents before children."""
+        found: dict[str, list[BlockIndex]] = {}
+        for pool in self._pools.all():
+            found.setdefault(pool.tier, []).append(pool.store.resident.index)
+            for tier in pool.stack.lower:
+                found.setdefault(tier.name, []).append(tier.index)
+        return {name: _keys(indexes) for name, indexes in found.items()}
+
+    def seen(self) -> TiersSeen:
+        pools = self._pools.all()
+        return TiersSeen(
+            tiers=[tier.stats() for pool in pools for tier in pool.stack.lower],
+            writes=[write.stats() for pool in pools for write in pool.stack.writes],
+            missing={name: error.code for pool in pools for name, error in pool.missing.items()},
+            adopted=sum(pool.adoption.adopted for pool in pools if pool.adoption is not None),
+            loading=len(self._loads),
+            given_up=self.given_up,
+        )
+
+
+def _keys(indexes: Iterable[BlockIndex]) -> Iterator[bytes]:
+    return (index.key(block) for index in indexes for block in index.ready_ids().tolist())
+
+
+def _terms(namespace: HostedNamespace) -> Terms | None:
+    """Under which its blocks may be read; None while nothing of it may be."""
+    plan, realm = namespace.plan, namespace.realm
+    if realm is None or not plan.secret:
+        return None
+    return Terms(
+        secret=plan.secret,
+        former=plan.former_secret,
+        root=realm.shared_realm(),
+        documents=frozenset(readable_versions(namespace)),
+        ttl_s=plan.ttl.seconds,
+    )
