@@ -5,7 +5,7 @@ import sys
 import click
 
 from kvgrove_cli import console
-from kvgrove_cli.commands import demo, keys, status, trace, up, validate, version
+from kvgrove_cli.commands import demo, keys, simulate, status, trace, up, validate, version
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,7 +13,16 @@ def kvgrove() -> None:
     """Keep the prompt caches of an inference fleet warm, isolated, fresh and explainable."""
 
 
-for command in (demo.demo, keys.keys, status.status, trace.trace, up.up, validate.validate, version.version):
+for command in (
+    demo.demo,
+    keys.keys,
+    simulate.simulate,
+    status.status,
+    trace.trace,
+    up.up,
+    validate.validate,
+    version.version,
+):
     kvgrove.add_command(command)
 
 

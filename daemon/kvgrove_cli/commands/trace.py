@@ -12,7 +12,8 @@ import msgspec
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.status import columns
 from kvgrove_cli.trace.formats import read_trace
-from kvgrove_cli.trace.replay import MAX_BLOCKS, Outcome
+from kvgrove_cli.trace.pool import MAX_BLOCKS
+from kvgrove_cli.trace.replay import Outcome
 from kvgrove_cli.trace.replay import replay as run_replay
 from kvgrove_daemon.cache.eviction import POLICIES
 
@@ -46,22 +47,22 @@ def replay(*, file: Path, policy: str, capacity: str, nodes: int, seed: int, as_
     click.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=2) if as_json else _table(outcome))
 
 
-def capacity_blocks(text: str, unique_blocks: int, nodes: int) -> int:
+def capacity_blocks(text: str, unique_blocks: int, nodes: int, *, option: str = "--capacity") -> int:
     """Blocks that ``text`` stands for: at least one for each node. Raises UsageProblem."""
-    problem = f"--capacity: {text!r} is not above 0% and up to 100%, nor a number of blocks; try 10%"
+    problem = f"{option}: {text!r} is not above 0% and up to 100%, nor a number of blocks; try 10%"
     if re.fullmatch(r"\d{1,12}(\.\d{1,12})?%", text, re.ASCII):
         share = Fraction(text[:-1]) / 100
         if not 0 < share <= 1:
-            raise UsageProblem(problem, field="--capacity")
+            raise UsageProblem(problem, field=option)
         blocks = math.floor(share * unique_blocks + Fraction(1, 2))
     elif re.fullmatch(r"\d{1,12}", text, re.ASCII) and int(text) > 0:
         blocks = min(int(text), unique_blocks * nodes)  # more would lie idle
     else:
-        raise UsageProblem(problem, field="--capacity")
+        raise UsageProblem(problem, field=option)
     if blocks < nodes:
         raise UsageProblem(
-            f"--capacity: {text} of {unique_blocks} blocks is less than one for each of {nodes} nodes; give more",
-            field="--capacity",
+            f"{option}: {text} of {unique_blocks} blocks is less than one for each of {nodes} nodes; give more",
+            field=option,
         )
     return blocks
 

@@ -53,7 +53,7 @@ def sample(sessions: Sequence[Session], *, seed: int) -> Trace:
             if last is not None:
                 at += min(turn.at_ms - last, LONGEST_GAP_MS)
             last = turn.at_ms
-            requests.append(Request(at, turn.prompt_tokens, _coarse(session, number, turn, ids)))
+            requests.append(Request(at, turn.prompt_tokens, _coarse(session, number, turn, ids), number))
         start += rng.expovariate(1 / MEAN_START_MS)
     requests.sort(key=lambda request: request.at_ms)
     return Trace("coding-sessions", requests, len(ids))

@@ -15,6 +15,8 @@ class Request:
     prompt_tokens: int
     blocks: list[int]
     """Ids from 0; equal ids mean equal prompts up to and including the block. The last may be partial."""
+    session: int | None = None
+    """Who asks, where the trace says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The routing decision: the node that is expected to finish first, for everybody. Pure.
 
-    score [s] = (queued + W * uncached + recent) / rate
+    score [s] = (queued + W * uncached + V * recent) / rate
 
 - *queued*: prefill tokens ahead of the request, those just dispatched included (ROU-02);
 - *uncached*: prompt tokens the node would have to compute, what fetching from slower tiers costs included. ``W`` weighs
@@ -27,6 +27,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 DEFAULT_WEIGHT: Final = 20.0
+RECENT_WEIGHT: Final = 0.5
 DEFAULT_RATE: Final = 1000.0
 """Tokens per second assumed while no node was measured. Only ratios matter then."""
 TIE: Final = 0.02
@@ -128,7 +129,7 @@ def decide(
     left_out: set[str] = set()
     for each, rate, lately in zip(candidates, rates, recent, strict=True):
         uncached = max(prompt_tokens - each.matched_tokens, 0) + each.fetch_tokens
-        scores.append((max(each.queued_tokens, 0) + weight * uncached) / rate + lately - mean)
+        scores.append((max(each.queued_tokens, 0) + weight * uncached) / rate + RECENT_WEIGHT * (lately - mean))
         if lately > BOUND * mean + prompt_tokens / rate:
             left_out.add(each.node)
     fit = [at for at, each in enumerate(candidates) if each.node not in left_out]
@@ -136,7 +137,8 @@ def decide(
     own_s = prompt_tokens / fallback
     at = _break_tie(candidates, [at for at in fit if scores[at] <= best + TIE * own_s], anchor)
     returning = next((at for at in fit if candidates[at].node == session_node), at)
-    if scores[returning] - recent[returning] <= scores[at] - recent[at] + SESSION * own_s:
+    ahead = scores[returning] - scores[at] - RECENT_WEIGHT * (recent[returning] - recent[at])
+    if ahead <= SESSION * own_s:
         at = returning
     chosen = candidates[at]
     if len(candidates) == 1:

@@ -82,19 +82,19 @@ def test_a_closed_slot_is_forgotten_at_once_and_swept_before_it_is_used_again() 
 
 
 def test_a_full_index_gives_up_the_oldest_from_their_ends_and_counts() -> None:
-    index = BlockIndex(4000)
+    index = BlockIndex(40_000)
     slot = index.open_slot()
-    hot, cold, fresh = keys(800, seed=1), keys(3000, seed=2), keys(1500, seed=3)
+    hot, cold, fresh = keys(8000, seed=1), keys(30_000, seed=2), keys(15_000, seed=3)
     for chain in (hot, cold):
         index.store(slot, joined(chain), HOST)
     index.used(hot)
     index.store(slot, joined(fresh), HOST)
-    assert len(index) <= 4000
-    assert index.dropped == 5300 - len(index)
-    assert match(index, fresh, node=slot) == {"node": 1500}
-    assert match(index, hot, node=slot) == {"node": 800}  # was used: others went first
+    assert len(index) <= 40_000
+    assert index.dropped == 53_000 - len(index)
+    assert match(index, fresh, node=slot) == {"node": 15_000}
+    assert match(index, hot, node=slot) == {"node": 8000}  # was used: others went first
     held = [index.holds(slot, key) for key in cold]
-    assert sum(held[:1000]) > sum(held[-1000:])  # children before parents
+    assert sum(held[:10_000]) > 9000 > 1000 > sum(held[-10_000:])  # children before parents
 
 
 def test_known_keys_need_no_room() -> None:
