@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from codec_bounds import error_over_bound, values_of
+from codec_bounds import HALF_STEP, error_over_bound, values_of
 from disk_rig import BLOCK_SIZE, LAYOUT, SECRET, UID, adopt_all, chain
 
 from kvgrove_daemon.cache.arena import TORCH_DTYPES, SharedMemoryArena
@@ -69,6 +69,21 @@ def test_no_value_is_farther_off_than_the_documented_bound(codec: LossyCodec, dt
     assert off.max() <= 1
     assert off.max() > 0.8, "the bound is one that errors come near"
     assert not after[0, 1, :, 0].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("codec", LOSSY_CODECS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_block_that_goes_down_again_is_not_changed_again(codec: LossyCodec, dtype: DType, seed: int) -> None:
+    """Errors of one way down do not add up over many."""
+    layout = layout_of(dtype)
+    once = decode(layout, codec, encode(layout, codec, raw(block(layout, seed))))
+    often = once
+    for _ in range(20):
+        often = decode(layout, codec, encode(layout, codec, often))
+    first, last = values_of(once, layout), values_of(often, layout)
+    largest = first.abs().amax(dim=(2, 4), keepdim=True)
+    assert bool(((last - first).abs() <= 4 * HALF_STEP[dtype] * largest).all())
 
 
 @pytest.mark.parametrize(("codec", "most"), [("none", 1.0), ("int8", 0.251), ("fp8-e4m3", 0.251), ("int4", 0.126)])
