@@ -2,8 +2,8 @@
 
 Role: encode and decode one block of a `KVLayout`, on the host. Invariants: a codec other than ``none`` is part of the
 generation (`GenerationInputs.kv_codec`) and of the layout fingerprint, so what it wrote is never met by a namespace
-that asked for exact KV; what decodes has the shape and the bound of error below, or is refused; a block that was decoded
-and is encoded again stays what it is, up to rounding, so errors do not add up.
+that asked for exact KV; what decodes has the shape and the bound of error below, or is refused; a block that was
+decoded and is encoded again stays what it is, up to rounding, so errors do not add up.
 Must not know: tiers, media, keys.
 
 An encoded block is all codes ``[layer][K, V][token][head][dim]`` (int4: two to a byte, the even one in the low half),
