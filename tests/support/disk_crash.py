@@ -2,9 +2,10 @@
 
 ``python disk_crash.py BASE SCENARIO LOSS`` makes ``BASE/0``, ``BASE/1``, ...: in each a directory is prepared, and a
 child does SCENARIO there until it is really killed (SIGKILL) at the boundary of that number. LOSS says what goes with
-it: ``none`` (the process alone dies), ``bytes``, ``names`` or ``all`` (the power goes too, and with it what was not
-synced). ``BASE/before-0`` is a copy of what was prepared, ``BASE/attic-0`` holds what was unlinked. Prints one JSON
-line each: what the child had been answered for by then. Ends when a child reached its end.
+it: ``none`` (the process alone dies), else the power goes too, and with it what was not synced: ``bytes``, ``names``,
+``all``, or ``oldest`` (of each file the first write, as where a device writes in another order).
+``BASE/before-0`` is a copy of what was prepared, ``BASE/attic-0`` holds what was unlinked. Prints one JSON line each:
+what the child had been answered for by then. Ends when a child lived on.
 """
 
 from __future__ import annotations
@@ -117,11 +118,12 @@ def run(directory: Path, scenario: str, loss: str, stop: int) -> tuple[list[str]
         os.close(reader)
 
         def die() -> None:
-            filesystem.lose_power(lose_bytes=loss in ("bytes", "all"), lose_names=loss in ("names", "all"))
+            filesystem.lose_power(loss)
             os.kill(os.getpid(), signal.SIGKILL)
 
         filesystem = ForgetfulFilesystem(Countdown(stop, die), directory.parent / f"attic-{directory.name}")
         SCENARIOS[scenario](directory, filesystem, lambda line: os.write(writer, f"{line}\n".encode()) and None)
+        filesystem.at("the end")
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:

@@ -80,16 +80,17 @@ class ForgetfulFilesystem(WatchedFilesystem):
         self._bytes: dict[int, list[Callable[[], None]]] = defaultdict(list)  # inode -> undo
         self._names: dict[Path, list[Callable[[], None]]] = defaultdict(list)  # directory -> undo
 
-    def lose_power(self, *, lose_bytes: bool, lose_names: bool) -> None:
-        """Undo, newest first, what was not made durable."""
-        if lose_bytes:
-            for undos in self._bytes.values():
-                for undo in reversed(undos):
-                    undo()
-        if lose_names:
-            for undos in self._names.values():
-                for undo in reversed(undos):
-                    undo()
+    def lose_power(self, loss: str) -> None:
+        """Undo what was not made durable: ``bytes``, ``names``, ``all``, ``none``, or ``oldest``.
+
+        The last one is for devices that write in another order: of each file the first write alone is undone.
+        """
+        for undos in self._bytes.values():
+            for undo in reversed(undos[:1] if loss == "oldest" else undos if loss in ("bytes", "all") else []):
+                undo()
+        for undos in self._names.values():
+            for undo in reversed(undos if loss in ("names", "all") else []):
+                undo()
 
     def create(self, path: Path) -> int:
         descriptor = super().create(path)
@@ -98,12 +99,14 @@ class ForgetfulFilesystem(WatchedFilesystem):
 
     def write_at(self, descriptor: int, offset: int, parts: Sequence[Buffer]) -> None:
         found = os.fstat(descriptor)
-        former = os.pread(descriptor, sum(len(part) for part in parts), offset)
+        length = sum(len(part) for part in parts)
+        former = os.pread(descriptor, length, offset)
         kept = os.dup(descriptor)
 
         def undo() -> None:
-            os.pwrite(kept, former, offset)
-            os.ftruncate(kept, found.st_size)
+            size = os.fstat(kept).st_size
+            os.pwrite(kept, former.ljust(length, b"\0"), offset)
+            os.ftruncate(kept, size if offset + length < size else found.st_size)
 
         self._bytes[found.st_ino].append(undo)
         super().write_at(descriptor, offset, parts)

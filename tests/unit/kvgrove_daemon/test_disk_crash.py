@@ -28,7 +28,7 @@ from kvgrove_daemon.cache.tiers.disk import Cause, DiskMedium
 from kvgrove_daemon.cache.tiers.medium import Facts, MediumCorrupt
 
 SUPPORT = Path(__file__).parents[2] / "support"
-LOSSES = ("none", "bytes", "names", "all")
+LOSSES = ("none", "bytes", "names", "all", "oldest")
 OURS, THEIRS = chain(6), chain(3, seed=1, namespace=OTHER_UID)
 
 

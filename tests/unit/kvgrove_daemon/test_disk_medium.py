@@ -294,6 +294,17 @@ def test_survivors_are_rewrapped_and_the_old_secret_opens_nothing(directory: Pat
     assert disk.rewrap(UID, SECRET, NEXT_SECRET).already == 2
 
 
+def test_a_copy_from_before_a_rewrap_does_not_open_after_it(directory: Path) -> None:
+    [facts] = chain(1)
+    disk = filled(directory, [facts])
+    [path] = extents_in(directory)
+    copy = path.read_bytes()
+    disk.rewrap(UID, SECRET, NEXT_SECRET)
+    path.write_bytes(copy)
+    with pytest.raises(SecretUnknown):
+        disk.read(0, facts)
+
+
 def test_a_rewrap_leaves_other_namespaces_alone_and_discards_what_nobody_adopted(directory: Path) -> None:
     ours, theirs = chain(2), chain(2, seed=3, namespace=OTHER_UID)
     disk = reopened(filled(directory, ours, theirs), directory)
@@ -454,6 +465,8 @@ def test_a_namespace_is_erased_without_its_secret_adopted_or_not(directory: Path
     assert files_in(directory) == []
     with pytest.raises(MediumFailed):
         disk.read(0, theirs[0])
+    with pytest.raises(SecretUnknown):  # a write that is late finds nothing to wrap its key with
+        disk.write(0, theirs[0], body_of(theirs[0]))
 
 
 def test_a_namespace_is_erased_from_the_files_that_were_set_aside_too(directory: Path) -> None:
