@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry
 
 from kvgrove_daemon.cache.index import BlockIndex
-from kvgrove_daemon.kv_events.address import ExportSettings
+from kvgrove_daemon.kv_events.address import ExportRefused, ExportSettings
 from kvgrove_daemon.kv_events.exporter import Exporter
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.kv_events.outbox import Outbox
@@ -35,7 +35,11 @@ class KvEventExport:
         metrics = ExportMetrics(registry)
         self._outbox = Outbox()
         self.exporter = Exporter(table, indexes, self._outbox, metrics, clock)
-        self._publisher = Publisher(settings, self._outbox, Encoder(nearest), metrics, now=time.time)
+        try:
+            self._publisher = Publisher(settings, self._outbox, Encoder(nearest), metrics, now=time.time)
+        except ExportRefused:
+            self._outbox.close()
+            raise
         self.address, self.replay_address = self._publisher.address, self._publisher.replay_address
 
     def start(self) -> None:

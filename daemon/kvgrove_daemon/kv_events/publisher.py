@@ -33,6 +33,7 @@ TOPIC = b""
 LISTING = b"snapshot"
 END = b"\xff" * 8
 MAX_LISTING_REQUESTS = 64
+MAX_REQUESTS_AT_ONCE = 64
 MAX_BLOCKS_PER_BATCH = 1024
 PUBLISH_HIGH_WATER = 100_000
 STOP_S = 5.0
@@ -122,6 +123,7 @@ class Publisher:
         try:
             while not self._stopping:
                 poller.poll()
+                requests = self._requests()  # taken first: an answer has all that was put before it was asked for
                 self._outbox.hush()
                 while (item := self._outbox.take()) is not None and not self._stopping:
                     if item.answer:
@@ -129,7 +131,8 @@ class Publisher:
                     else:
                         for part in _batches(item.notes):
                             self._send(part)
-                self._serve_requests()
+                for frames in requests:
+                    self._serve(frames)
         except zmq.ZMQError as error:
             log.error("the export of KV events ends: %s", error.strerror)
         finally:
@@ -148,21 +151,25 @@ class Publisher:
     def _payload(self, notes: Sequence[Note]) -> bytes:
         return self._encoder.payload(notes, self._now())
 
-    def _serve_requests(self) -> None:
-        while self._replay is not None:
+    def _requests(self) -> list[list[bytes]]:
+        found: list[list[bytes]] = []
+        while self._replay is not None and len(found) < MAX_REQUESTS_AT_ONCE:
             try:
-                frames = self._replay.recv_multipart(zmq.NOBLOCK)
+                found.append(self._replay.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
-                return
-            if len(frames) != 3 or frames[1] or len(frames[2]) != len(END):
-                self._metrics.replays.labels("malformed").inc()
-            elif frames[2] != LISTING:
-                self._answer(frames[0], self._history.since(int.from_bytes(frames[2], "big")))
-            elif len(self._askers) < MAX_LISTING_REQUESTS:
-                self._askers.append(frames[0])
-                self._outbox.want_listing()
-            else:
-                self._metrics.replays.labels("refused").inc()
+                break
+        return found
+
+    def _serve(self, frames: list[bytes]) -> None:
+        if len(frames) != 3 or frames[1] or len(frames[2]) != len(END):
+            self._metrics.replays.labels("malformed").inc()
+        elif frames[2] != LISTING:
+            self._answer(frames[0], self._history.since(int.from_bytes(frames[2], "big")))
+        elif len(self._askers) < MAX_LISTING_REQUESTS:
+            self._askers.append(frames[0])
+            self._outbox.want_listing()
+        else:
+            self._metrics.replays.labels("refused").inc()
 
     def _answer_listing(self, notes: Sequence[Note]) -> None:
         askers, self._askers = dict.fromkeys(self._askers), []
