@@ -337,6 +337,15 @@ def test_a_restored_block_says_when_it_was_written(directory: Path) -> None:
     assert survivor.written_at == 1234.5
 
 
+def test_a_file_that_becomes_another_one_before_it_is_adopted_is_set_aside(directory: Path) -> None:
+    facts = chain(2)
+    disk = reopened(filled(directory, facts), directory)
+    first, second = extents_in(directory)
+    second.write_bytes(first.read_bytes())
+    assert len(disk.survey(UID, {ROOT})) <= 1
+    assert disk.state().files[Cause.CORRUPT] == disk.state().set_aside == 1
+
+
 @pytest.mark.parametrize(
     ("roots", "secret", "cause"),
     [({OTHER_ROOT}, SECRET, Cause.ROOT), (set(), SECRET, Cause.ROOT), ({ROOT}, NEXT_SECRET, Cause.SECRET)],
