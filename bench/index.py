@@ -8,14 +8,18 @@
 - ``turn_2000_on_98000_ms``: keys and match of 100,000 tokens of which 98,000 were seen before;
 - ``store_ops_s``, ``evict_ops_s``: blocks made READY, and evicted by the default policy, per second;
 - ``bytes_per_block``: what a full store allocates for a block, its tokens, key and policy included;
+- ``match_p99_pressured_over_unpressured``: 99th percentiles of match and lease of 250-block prompts, in a pool that
+  holds half of those asked for, so that each request stores what it missed and others give way for it, partly by
+  relief and partly at once, over the same requests in a pool that holds them all;
 - ``match_speedup_vs_dynamo``: the time of ``RadixTree.find_matches`` over the same blocks, over ``match_6250_ms``;
 - ``lookup_speedup_vs_dynamo``: the same over a look-up by keys alone, which is all that the tree does;
 - ``known_prompt_speedup_vs_dynamo``: both of theirs, from tokens to match, over our keys and match of a prompt whose
   chain is known, as a retry or a next turn is: theirs keeps nothing that spares the hashing;
 - ``key_speedup_vs_dynamo``: ``compute_block_hash_for_seq`` per token, over our keys.
 
-The last four need ``ai-dynamo-runtime`` in the environment; without it they are left out, and stderr says so. Times
-are medians.
+The four beside another router need ``ai-dynamo-runtime`` in the environment; without it they are left out, and stderr
+says so. Times are medians unless said otherwise; percentiles are of the thread's own time, so that they tell of the
+cache and not of whatever else runs on the machine.
 """
 
 import argparse
@@ -31,7 +35,7 @@ from hotpath import BLOCK, ROOT, TOKENS, fill, keys_and_match, median_ms, new_st
 
 from kvgrove_daemon.cache.eviction import CostAware
 from kvgrove_daemon.cache.runs import RunAllocator
-from kvgrove_daemon.cache.store import BlockStore, StoreLimits
+from kvgrove_daemon.cache.store import BlockStore, NoRoom, StoreLimits
 
 BLOCKS = 6250
 FULL = 65_536
@@ -98,6 +102,49 @@ def bytes_per_block() -> float:
     return held / ready
 
 
+class Served:
+    """Requests to one store, each served in full, of which only match and lease are timed."""
+
+    def __init__(self, slots: int) -> None:
+        limits = StoreLimits(low_free=slots // 20, high_free=slots // 10)
+        self._store = BlockStore(
+            RunAllocator(slots), block_size=BLOCK, block_bytes=1, limits=limits, policy=CostAware(slots)
+        )
+        self.times: list[float] = []
+        """Seconds of the thread's own time, of prompts that were resident as a whole."""
+
+    def serve(self, prompt: bytes) -> None:
+        store = self._store
+        chain = store.keys(ROOT, prompt, namespace="n")
+        began = time.thread_time()
+        match = store.match(chain)
+        took = time.thread_time() - began
+        if match.blocks == len(chain.keys):
+            self.times.append(took)
+        build = store.begin(match)
+        if isinstance(build, NoRoom):
+            raise SystemExit("the bench's pool is too small for its own prompt")
+        with build:
+            build.commit(len(chain.keys), lambda: True)
+        store.relieve(64)
+
+    def p99(self) -> float:
+        if len(self.times) < 1000:
+            raise SystemExit(f"only {len(self.times)} prompts were resident: the bench would measure nothing")
+        return statistics.quantiles(self.times, n=100)[98]
+
+
+def match_p99_ratio(count: int = 6000) -> float:
+    """Both pools take turns with each request, so that they find the processor's caches alike."""
+    prompts, blocks = 64, 250
+    known = [random_tokens(blocks * BLOCK + 1, seed) for seed in range(prompts)]
+    pressured, unpressured = Served(prompts * blocks // 2), Served(2 * prompts * blocks)
+    for at in np.random.default_rng(7).integers(0, prompts, count).tolist():
+        pressured.serve(known[at])
+        unpressured.serve(known[at])
+    return pressured.p99() / unpressured.p99()
+
+
 def beside_dynamo(prompt: bytes, ours: Looking, key_ns: float, repeats: int) -> dict[str, float]:
     try:
         from dynamo.llm import RadixTree, compute_block_hash_for_seq
@@ -141,6 +188,7 @@ def main() -> None:
         "store_ops_s": stored,
         "evict_ops_s": evicted,
         "bytes_per_block": bytes_per_block(),
+        "match_p99_pressured_over_unpressured": match_p99_ratio(),
     }
     figures |= beside_dynamo(prompt, looks, figures["key_ns_per_token"], arguments.repeats)
     if arguments.json:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kvgrove_daemon.cache.eviction.policy import Parts
 from kvgrove_daemon.cache.rooms import NamespaceRoom
 
 Clock = Callable[[], float]
@@ -31,11 +32,11 @@ class Ages:
         """Just now, or for blocks that come from another tier then."""
         self._born[blocks] = self._used[blocks] = self._clock() if at is None else at
 
-    def touch(self, chain: Sequence[tuple[int, int]]) -> None:
-        """The chain that is made of these ranges of ids is used now."""
+    def touch(self, chain: Parts) -> None:
+        """This chain is used now."""
         now = self._clock()
-        for low, high in chain:
-            self._used[low:high] = now
+        for part in chain:
+            self._used[part] = now
 
     def born(self, block: int) -> float:
         return float(self._born[block])
@@ -44,17 +45,17 @@ class Ages:
         """The one whose chain was used longest ago; of several the first."""
         return blocks[int(self._used[blocks].argmin())]
 
-    def fresh(self, chain: Sequence[tuple[int, int]], room: NamespaceRoom) -> int | None:
+    def fresh(self, chain: Parts, room: NamespaceRoom) -> int | None:
         """How many blocks lie before the first one that has expired; None: none has."""
         if room.ttl_s is None:
             return None
         column, earliest = self._used if room.sliding else self._born, self._clock() - room.ttl_s
         before = 0
-        for low, high in chain:
-            stale = column[low:high] <= earliest
+        for part in chain:
+            stale = column[part] <= earliest
             if stale.any():
                 return before + int(stale.argmax())
-            before += high - low
+            before += len(stale)
         return None
 
     def expired(self, roots: npt.NDArray[np.int32], rooms: Mapping[int, NamespaceRoom]) -> npt.NDArray[np.bool_]:

@@ -21,9 +21,11 @@ import numpy.typing as npt
 
 from kvgrove_daemon.cache.blocks import BlockEvent, BlockState, step
 from kvgrove_daemon.cache.contributors import DECLARED, Group, Tag, joined, owner
+from kvgrove_daemon.cache.eviction.policy import Parts
 from kvgrove_daemon.cache.incoming import NewBlocks, Tokens
 from kvgrove_daemon.cache.interned import NOTHING, Interned
 from kvgrove_daemon.cache.leases import NO_BLOCK
+from kvgrove_daemon.cache.paths import Paths
 from kvgrove_daemon.cache.runs import Run, RunAllocator
 from kvgrove_protocol.identity import NOBODY, Contributor
 
@@ -35,7 +37,7 @@ Stretch = tuple[int, int]
 _READY_AFTER_COMMIT = step(step(BlockState.ABSENT, BlockEvent.CLAIM), BlockEvent.COMMIT)
 _RETIRED = step(BlockState.READY, BlockEvent.RETIRE)
 _FREED = step(_RETIRED, BlockEvent.FREE)
-_MANY_STRETCHES = 16  # from here on, one gather is quicker than a comparison per stretch
+_MANY_STRETCHES = 8  # from here on, one gather is quicker than a comparison per stretch
 
 
 def _column(capacity: int) -> tuple[array[int], Ints]:
@@ -53,6 +55,10 @@ def _joined(stretches: Sequence[Stretch]) -> Ints:
     ends = np.cumsum(lengths, dtype=np.int32)
     shifts = bounds[:, 0] - (ends - lengths)
     return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(shifts, lengths)
+
+
+def _values(column: Ints, parts: Parts) -> Ints:
+    return column[parts[0]] if len(parts) == 1 else np.concatenate([column[part] for part in parts])
 
 
 def _add(counts: dict[Key, int], key: Key, count: int) -> None:
@@ -93,6 +99,7 @@ class BlockIndex:
         self._keys: list[bytes] = [b""] * capacity
         self._by_key: dict[bytes, int] = {}
         self._ids = RunAllocator(capacity)
+        self._paths = Paths(capacity)
         self._vacant: list[int] = []
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -172,9 +179,21 @@ class BlockIndex:
         found.reverse()
         return found
 
+    def parts(self, tail: int) -> Parts:
+        """The same as what selects it from a column: at most so many parts that a loop over them is quick."""
+        if (known := self._paths.get(tail)) is not None:
+            return [known]
+        found = self.stretches(tail)
+        if len(found) <= _MANY_STRETCHES:
+            return [slice(low, high) for low, high in found]
+        path = _joined(found)
+        self._paths.put(tail, path)
+        return [path]
+
     def chain_ids(self, tail: int) -> Ints:
-        """The same chain as an array of block ids."""
-        return _joined(self.stretches(tail))
+        """The same chain as an array of block ids. Read-only to the caller."""
+        known = self._paths.get(tail)
+        return _joined(self.stretches(tail)) if known is None else known
 
     def last_ids(self, tail: int, count: int) -> Ints:
         """The last ``count`` blocks of the chain that ends at ``tail``, in order."""
@@ -196,15 +215,12 @@ class BlockIndex:
         and ``folds``. ``tokens``: little-endian uint32."""
         if self.depth[tail] != count - 1 or self.roots.find(root) != self.root[tail]:
             return False
-        found = self.stretches(tail)
-        ids = _joined(found)
-        if not self._same_folds(self._fold_ids[ids], folds):
+        parts = self.parts(tail)
+        if not self._same_folds(_values(self._fold_ids, parts), folds):
             return False
-        if len(found) > _MANY_STRETCHES:
-            return tokens.startswith(self._tokens[ids].data)
         start = 0
-        for low, high in found:  # without a copy of the stored tokens; `startswith` is one memcmp
-            stored = self._tokens[low:high]
+        for part in parts:  # ranges without a copy of the stored tokens; `startswith` is one memcmp
+            stored = self._tokens[part]
             if not tokens.startswith(stored.data, start):
                 return False
             start += stored.nbytes
@@ -263,6 +279,7 @@ class BlockIndex:
                 self.children[parent] += 1
             parent, done = high - 1, until
         self._mark(self.last_ids(parent, count), new)
+        self.parts(parent)  # now, so that the next match need not walk
         return parent
 
     def unlist(self, block: int) -> bytes:
@@ -289,6 +306,7 @@ class BlockIndex:
             self.tags.release(self.tag[block])
         if self.owner[block] != NOTHING:
             self.owners.release(self.owner[block])
+        self._paths.forget(block)
         self._keys[block] = b""
         self.state[block] = _FREED
         self._vacant.append(block)

@@ -120,7 +120,7 @@ class ResidentBlocks:
     def _fresh(self, chain: Chain, count: int, tail: int) -> tuple[int, int]:
         """The part before the first block that has outlived its time: relief takes the rest."""
         room = self.rooms.of(chain.namespace)
-        fresh = self.ages.fresh(self.index.stretches(tail), room) if room.ttl_s is not None else None
+        fresh = self.ages.fresh(self.index.parts(tail), room) if room.ttl_s is not None else None
         if fresh is None:
             return count, tail
         return (fresh, int(self.index.chain_ids(tail)[fresh - 1])) if fresh else (0, NO_BLOCK)
@@ -128,7 +128,7 @@ class ResidentBlocks:
     def used(self, tail: int) -> None:
         """A request reuses the chain that ends at ``tail``."""
         if tail != NO_BLOCK:
-            chain = self.index.stretches(tail)
+            chain = self.index.parts(tail)
             self.policy.touch(tail, chain)
             self.ages.touch(chain)
 

@@ -1,7 +1,7 @@
 """Whose text a block may hold: what an erasure of a tenant or a user takes, and that nothing of it comes back (I8)."""
 
 import pytest
-from block_store_rig import BLOCK, Events, always, begin, chain_of, make_store, reuse, run_of, serve, tokens
+from block_store_rig import BLOCK, ROOT, Events, always, begin, chain_of, make_store, reuse, run_of, serve, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ from kvgrove_daemon.cache.contributors import (
 from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.eviction import CostAware
 from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.incoming import NewBlocks
 from kvgrove_daemon.cache.store import BlockStore, Chain
 from kvgrove_protocol.identity import NOBODY, Contributor
 from kvgrove_protocol.reasons import BypassReason
@@ -208,3 +209,19 @@ def test_an_erasure_leaves_no_tokens_keys_or_history() -> None:
     assert not any(key in resident.index._keys for key in chain.keys)
     assert not any(secret in known.chain.tokens for known in store._chains._known)
     check(store)
+
+
+def test_what_comes_back_from_another_tier_is_noted_on_the_blocks_before_it() -> None:
+    """Alice's continuation outlived, below, a stay in the pool in which only bob reused what she had built on."""
+    store = make_store(40)
+    serve(store, said(store, run_of(0, 2 * BLOCK + 1), BOB, 1))
+    chain = said(store, run_of(0, 4 * BLOCK + 1), ALICE, 1)
+    with store.match(chain).take_lease() as lease:
+        slots = store.resident.allocate(2)
+        assert isinstance(slots, list)
+        restored = NewBlocks("ns", ROOT, chain.keys[2:], chain.array(2, 4), slots, {}, {0: tag_of(ALICE)})
+        admitted = store.resident.admit(lease.tail, restored)
+        assert admitted.stored == 2
+        lease.move(admitted.tail)
+    check(store)
+    assert erase(store, ALICE) == 3

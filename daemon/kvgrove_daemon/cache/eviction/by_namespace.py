@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction import POLICIES
-from kvgrove_daemon.cache.eviction.policy import Evictable, EvictionPolicy, Stretches, Wanted
+from kvgrove_daemon.cache.eviction.policy import Evictable, EvictionPolicy, Parts, Wanted
 
 
 class PolicyByNamespace:
@@ -63,7 +63,7 @@ class PolicyByNamespace:
 
     # -- as one policy -------------------------------------------------------------------------------------------------
 
-    def touch(self, tail: int, chain: Stretches = ()) -> None:
+    def touch(self, tail: int, chain: Parts = ()) -> None:
         self.of(self._group_of(tail).namespace).touch(tail, chain)
 
     def admitted(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 
 from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction.departed import Departed
-from kvgrove_daemon.cache.eviction.policy import Evictable, Stretches, Ticks, Wanted
+from kvgrove_daemon.cache.eviction.policy import Evictable, Parts, Ticks, Wanted
 from kvgrove_daemon.cache.eviction.queues import LeafQueues
 
 _QUANTILE: Final = 0.8
@@ -63,13 +63,13 @@ class CostAware:
         """Ticks that a block seen at least twice is granted now."""
         return int(min(max(_MARGIN * self.patience - self.residence, 0.0), _MOST_RESIDENCES * self.residence))
 
-    def touch(self, tail: int, chain: Stretches = ()) -> None:
+    def touch(self, tail: int, chain: Parts = ()) -> None:
         self.ticks.now += 1
         if not self._reused[tail] and self._stamp[tail]:
             self._observe(self.ticks.now - self._stamp[tail])
-        for low, high in chain or ((tail, tail + 1),):
-            self._reuses[low:high] = True
-            self._stamps[low:high] = self.ticks.now
+        for part in chain or (slice(tail, tail + 1),):
+            self._reuses[part] = True
+            self._stamps[part] = self.ticks.now
         if tail in self._leaves:  # the queues rely on it that it is never due sooner than it was
             self._due[tail] = max(self._due[tail], self._due_now(tail))
 

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from kvgrove_daemon.cache.contributors import Group
-from kvgrove_daemon.cache.eviction.policy import Evictable, Stretches, Ticks, Wanted
+from kvgrove_daemon.cache.eviction.policy import Evictable, Parts, Ticks, Wanted
 from kvgrove_daemon.cache.eviction.queues import LeafQueues
 
 
@@ -21,7 +21,7 @@ class LeafLRU:
         self._stamp = array("q", bytes(8 * capacity))  # of the last use; 0: never
         self._leaves = LeafQueues(self._stamp)
 
-    def touch(self, tail: int, chain: Stretches = ()) -> None:
+    def touch(self, tail: int, chain: Parts = ()) -> None:
         del chain
         self.ticks.now += 1
         self._stamp[tail] = self.ticks.now

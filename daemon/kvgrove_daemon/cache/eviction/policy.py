@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from kvgrove_daemon.cache.contributors import Group
 
-Stretches = Sequence[tuple[int, int]]
-"""Blocks as ranges of ids ``[low, high)``."""
+Parts = Sequence[slice | npt.NDArray[np.int32]]
+"""Blocks of a chain in order, as what selects them from a column: ranges of ids, or ids where ranges were many."""
 
 
 Evictable = Callable[[int], bool]
@@ -33,7 +36,7 @@ class EvictionPolicy(Protocol):
 
     ticks: Ticks
 
-    def touch(self, tail: int, chain: Stretches = ()) -> None:
+    def touch(self, tail: int, chain: Parts = ()) -> None:
         """A request reused the resident chain that ends at ``tail``: the blocks of ``chain``, if that is given."""
 
     def admitted(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:

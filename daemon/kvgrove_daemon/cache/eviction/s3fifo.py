@@ -16,7 +16,7 @@ from typing import Final
 
 from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction.departed import Departed
-from kvgrove_daemon.cache.eviction.policy import Evictable, Stretches, Ticks, Wanted
+from kvgrove_daemon.cache.eviction.policy import Evictable, Parts, Ticks, Wanted
 from kvgrove_daemon.cache.eviction.queues import LeafQueues
 
 _SMALL_SHARE: Final = 0.1
@@ -35,7 +35,7 @@ class S3Fifo:
         self._departed = Departed(capacity)
         self._groups: dict[int, Group] = {}
 
-    def touch(self, tail: int, chain: Stretches = ()) -> None:
+    def touch(self, tail: int, chain: Parts = ()) -> None:
         del chain
         self._uses[tail] = min(self._uses[tail] + 1, _MOST_USES)
 
