@@ -1,34 +1,60 @@
 """Random lives of a store: whatever happens in whatever order, it stays exact, rooted, whole and adds up.
 
-The model beside the store knows which content each READY slot holds; memory is simulated, one value per slot.
+The model beside the store knows which content each READY slot holds, who contributed to it, and what waits for its
+wiping; memory is simulated, one value per slot.
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
-from block_store_rig import BLOCK, Events, chain_of, make_store, tokens
+from block_store_rig import BLOCK, Clock, Events, caller, chain_of, make_store, tokens
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from kvgrove_daemon.cache.contributors import Writer, means, tag_of
 from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.eviction import POLICIES
 from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.rooms import NamespaceRoom
 from kvgrove_daemon.cache.store import Build, Chain, Match, NoRoom, StoreLimits
+from kvgrove_protocol.identity import NOBODY, Contributor
 
 SLOTS = 24
 NAMESPACES = ["a", "b"]
+PRIVATE_FROM = 3
+WRITERS = [caller(1, 1), caller(1, 2), caller(2, 1), caller(2), NOBODY]
+
+rooms = st.builds(
+    NamespaceRoom,
+    floor=st.sampled_from([0, 4]),
+    ceiling=st.sampled_from([None, None, 6, 12]),
+    tenant_share=st.sampled_from([100, 50, 10]),
+    ttl_s=st.sampled_from([None, 5.0]),
+    sliding=st.booleans(),
+    policy=st.sampled_from([None, *POLICIES]),
+    high_watermark=st.sampled_from([100, 60]),
+    low_watermark=st.sampled_from([60, 30]),
+    max_branches=st.sampled_from([None, 1, 2]),
+)
 
 
 class StoreMachine(RuleBasedStateMachine):
     matches: Bundle[Match] = Bundle("matches")
     builds: Bundle[Build] = Bundle("builds")
 
-    @initialize(policy=st.sampled_from(sorted(POLICIES)))
-    def start(self, policy: str) -> None:
+    @initialize(policy=st.sampled_from(sorted(POLICIES)), wiped=st.booleans())
+    def start(self, policy: str, wiped: bool) -> None:
+        self.clock = Clock()
+        self.wiped = wiped
+        self.quarantined: list[int] = []
+        self.contributed: dict[bytes, set[Contributor]] = {}
         self.events = Events()
         limits = StoreLimits(low_free=2, high_free=5, known_chain_bytes=4000, ghosts=16)
-        self.store = make_store(SLOTS, sink=self.events, limits=limits, policy=policy)
+        self.store = make_store(SLOTS, sink=self.events, limits=limits, policy=policy, clock=self.clock)
+        if wiped:
+            self.store.wipe_with(self.left_late)
         self.memory: dict[int, tuple[bytes, ...]] = {}
         self.fence = True
         self.drops = itertools.count()
@@ -41,22 +67,41 @@ class StoreMachine(RuleBasedStateMachine):
         tail=st.integers(0, BLOCK),
         namespace=st.sampled_from(NAMESPACES),
         document=st.sampled_from(["", "d1", "d2"]),
-        private=st.sampled_from([b"", b"alice", b"bob"]),
+        said=st.tuples(st.sampled_from([b"", b"alice", b"bob"]), st.sampled_from(WRITERS)),
     )
-    def match(self, values: list[int], tail: int, namespace: str, document: str, private: bytes) -> Match:
+    def match(
+        self, values: list[int], tail: int, namespace: str, document: str, said: tuple[bytes, Contributor]
+    ) -> Match:
+        private, writer = said
         raw = tokens(value for value in values for _ in range(BLOCK)) + tokens([7] * tail)
         folds = {1: document.encode()} if document else {}
         if private:
-            folds[3] = private
+            folds[PRIVATE_FROM] = private
         documents = {1: (document,)} if document else {}
         chain = chain_of(
-            self.store, raw, root=namespace.encode() * 32, folds=folds, namespace=namespace, documents=documents
+            self.store,
+            raw,
+            root=namespace.encode() * 32,
+            folds=folds,
+            namespace=namespace,
+            documents=documents,
+            writer=Writer(writer, PRIVATE_FROM),
         )
+        expired = self.expired(chain)
         match = self.store.match(chain)
+        assert not any(expired[: match.blocks])
         assert match.reused_tokens < chain.token_count
         # I1: each reused slot holds exactly the content that this chain has there.
         assert [self.memory[slot] for slot in match.slots] == [content(chain, at) for at in range(match.blocks)]
         return match
+
+    def expired(self, chain: Chain) -> list[bool]:
+        """By block of ``chain``: has it outlived its time, as far as it is there?"""
+        index, ages, room = self.store._resident.index, self.store._resident.ages, self.store.room(chain.namespace)
+        times = ages._used if room.sliding else ages._born
+        limit = float("-inf") if room.ttl_s is None else self.clock.now - room.ttl_s
+        blocks = [index.find(key) for key in chain.keys]
+        return [block is not None and times[block] <= limit for block in blocks]
 
     @rule(match=consumes(matches))
     def release(self, match: Match) -> None:
@@ -64,14 +109,26 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=builds, match=consumes(matches), spare=st.integers(0, 9))
     def begin(self, match: Match, spare: int) -> Build | object:
-        evictable, free = self.store._resident.evictable, self.store.stats().free
+        namespace, keys = match.chain.namespace, match.chain.keys[PRIVATE_FROM : match.blocks]
+        evictable, free = self.store._resident.evictable_for(namespace), self.store.stats().free
+        floors = self.floors(but=namespace)
         build = self.store.begin(match, spare_tokens=spare)
         if isinstance(build, NoRoom):
             assert build.wanted > free + evictable
             match.release()
             return multiple()
+        assert all(self.held(name) >= floor for name, floor in floors.items())  # ISO-16
+        for key in keys:
+            self.contributed.setdefault(key, set()).add(build.chain.writer.contributor)
         self.write(build, build.reused_blocks)
         return build
+
+    def held(self, namespace: str) -> int:
+        return self.store._resident.index.per_namespace.get(namespace, 0)
+
+    def floors(self, *, but: str = "") -> dict[str, int]:
+        """What others' pressure must leave to each namespace now."""
+        return {name: min(self.held(name), self.store.room(name).floor) for name in NAMESPACES if name != but}
 
     def write(self, build: Build, first: int) -> None:
         """What an engine does: fill own slots from block ``first`` on."""
@@ -85,8 +142,22 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(build=builds, upto=st.integers(0, 10))
     def commit(self, build: Build, upto: int) -> None:
         if build.state.name == "BUILDING":
-            stored = build.commit(min(upto, len(build.slots), len(build.chain.keys)), lambda: self.fence)
-            assert self.fence or not stored
+            self.store_of(build, min(upto, len(build.slots), len(build.chain.keys)))
+
+    def store_of(self, build: Build, upto: int) -> None:
+        first, sealed, writer = build._considered, build.bypass is not None, build.chain.writer.contributor
+        stored = build.commit(upto, lambda: self.fence)
+        assert not stored or (self.fence and not sealed)
+        if build.bypass is None or stored:
+            for key in build.keys[max(first, PRIVATE_FROM) : build._considered]:
+                if key in self.events.ready:
+                    self.contributed.setdefault(key, set()).add(writer)
+        index, most = self.store._resident.index, self.store.room(build.chain.namespace).max_branches
+        head = index.find(stored[0]) if stored else None
+        if head is not None and index.parent[head] >= 0 and index.owner[head] and most is not None:
+            held = [block for block, _, _ in index.entries() if index.parent[block] == index.parent[head]]
+            ready = [block for block in held if index.state[block] == index.state[head]]
+            assert sum(index.owner[block] == index.owner[head] for block in ready) <= most
 
     @rule(build=builds, values=st.lists(st.integers(0, 1), max_size=12))
     def decode(self, build: Build, values: list[int]) -> None:
@@ -103,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
         for at in range(len(build.chain.keys), upto):
             if build.slots[at] in build.private_slots():
                 self.memory[build.slots[at]] = generated(build, at)
-        build.commit(upto, lambda: self.fence)
+        self.store_of(build, upto)
 
     @rule(build=builds, how=st.sampled_from(["finish", "fail", "cancel"]))
     def end(self, build: Build, how: str) -> None:
@@ -113,7 +184,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6))
     def evict(self, count: int) -> None:
+        floors = self.floors()
         self.store.evict_to(self.store.stats().free + count, limit=count)
+        assert all(self.held(name) >= floor for name, floor in floors.items())
 
     @rule()
     def relieve(self) -> None:
@@ -122,7 +195,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(namespace=st.sampled_from(NAMESPACES), document=st.sampled_from([None, "d1", "d2"]))
     def drop(self, namespace: str, document: str | None) -> None:
         cause = RemovalCause.ERASE if document is None else RemovalCause.VERSION
-        self.store.drop(cause=cause, namespace=namespace, document=document)
+        dropped = self.store.drop(cause=cause, namespace=namespace, document=document)
+        if cause is RemovalCause.ERASE:
+            self.quarantined += dropped.slots
         if document is None:
             assert not any(key in self.events.ready for key in self.keys_of(namespace))
 
@@ -130,7 +205,44 @@ class StoreMachine(RuleBasedStateMachine):
         index = self.store._resident.index
         return [index.key(block) for block in index.ready_ids().tolist() if index.namespace(block) == namespace]
 
-    @rule(namespace=st.sampled_from(NAMESPACES), blocks=st.sampled_from([None, 0, 3, 8]))
+    @rule(namespace=st.sampled_from(NAMESPACES), subject=st.sampled_from(WRITERS[:4]))
+    def erase(self, namespace: str, subject: Contributor) -> None:
+        index = self.store._resident.index
+        declared = {index.key(block) for block in index.ready_ids().tolist() if index.depth[block] < PRIVATE_FROM}
+        dropped = self.store.drop(cause=RemovalCause.ERASE, namespace=namespace, contributor=subject)
+        self.quarantined += dropped.slots
+        left = self.keys_of(namespace)
+        assert declared <= self.events.ready
+        tags = [tag_of(who) for key in left for who in self.contributed.get(key, ())]
+        assert not any(means(subject, tag) for tag in tags)
+        absent = [block for block in range(SLOTS) if not index.state[block]]
+        assert not index._tokens[absent].any()
+
+    def left_late(self, erasures: frozenset[int], slots: Sequence[int]) -> None:
+        assert erasures
+        self.quarantined += slots
+
+    @rule(count=st.integers(1, 8))
+    def wipe(self, count: int) -> None:
+        wiped, self.quarantined = self.quarantined[:count], self.quarantined[count:]
+        for slot in wiped:
+            self.memory.pop(slot, None)
+        self.store.release(wiped)
+
+    @rule(count=st.integers(1, 4))
+    def take_dirty(self, count: int) -> None:
+        if self.wiped:
+            self.quarantined += self.store.take_dirty(count)
+
+    @rule(seconds=st.sampled_from([1.0, 3.0, 6.0]))
+    def tick(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(namespace=st.sampled_from(NAMESPACES), room=rooms)
+    def room(self, namespace: str, room: NamespaceRoom) -> None:
+        self.store.set_room(namespace, room)
+
+    @rule(namespace=st.sampled_from(NAMESPACES), blocks=st.sampled_from([None, 4, 8]))
     def ceiling(self, namespace: str, blocks: int | None) -> None:
         self.store.set_ceiling(namespace, blocks)
 
@@ -150,12 +262,18 @@ class StoreMachine(RuleBasedStateMachine):
         check(self.store)
         assert self.events.ready == set(self.store.snapshot())
         assert self.store.stats().double_releases == 0
+        quarantine = self.store._resident.quarantine
+        assert len(quarantine) == len(self.quarantined) == len(set(self.quarantined))
+        assert all(slot in quarantine for slot in self.quarantined)
+        for key in self.contributed.keys() - self.events.ready:
+            del self.contributed[key]
 
     def teardown(self) -> None:
         if not hasattr(self, "store"):
             return
         for build in list(self.store._scope.live):
             build.finish()
+        self.store.release(self.quarantined)
         check(self.store)
         assert self.store.stats().private == 0
 
