@@ -196,7 +196,6 @@ class Core:
     def _set_warm(self, command: Warm) -> None:
         self._warmer.targets.replace(command.targets)
         self._set_rooms(command.rooms)
-        self._keep_secrets()
         self._warm_fences = command.fences
         self._publish()
 
@@ -222,6 +221,7 @@ class Core:
                 if isinstance(event, Finished):
                     self._publish()
         self._eraser.turn()
+        self._tiers.keep(self._around.table(), self._runner.models.usable, self._around.lease_valid)
         self._tiers.tend()
         self._runner.advance()
         for pool in self._pools.all():
@@ -233,13 +233,9 @@ class Core:
         due = now >= self._next_heartbeat
         if due:
             self._next_heartbeat = now + HEARTBEAT_S
-            self._keep_secrets()
         if due or self._eraser.receipts() != self.published.receipts:
             self._publish()
         self._followers.flush(self._load(), heartbeat=due)
-
-    def _keep_secrets(self) -> None:
-        self._tiers.keep(self._around.table(), self._runner.models.usable, self._around.lease_valid)
 
     def _publish(self) -> None:
         usage: dict[str, Usage] = {}
