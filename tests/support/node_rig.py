@@ -108,18 +108,19 @@ class Rig:
             match TO_PLANNER.decode(frame):
                 case Hello() as hello:
                     self.hello = hello
-                    self._tell(Welcome(version=1, term=1))
+                    self.tell(Welcome(version=1, term=1))
                     if self.plan is not None:
-                        self._tell(self.plan)
+                        self.tell(self.plan)
                 case NodeReport() as report:
                     self.report = report
                     if self.grant_leases and self.plan is not None:
                         leases = {namespace.uid: namespace.lease_seconds for namespace in self.plan.namespaces}
-                        self._tell(LeaseGrant(report_id=report.report_id, revision=self.plan.revision, seconds=leases))
+                        self.tell(LeaseGrant(report_id=report.report_id, revision=self.plan.revision, seconds=leases))
                 case BodyRequest() as request:
-                    self._tell(answer(request, self.bodies))
+                    self.tell(answer(request, self.bodies))
 
-    def _tell(self, message: ToMember) -> None:
+    def tell(self, message: ToMember) -> None:
+        """Send ``message`` to the member that spoke last."""
         try:
             self._planner.send_multipart([self._peer, TO_MEMBER.encode(message)])
         except zmq.ZMQError as error:
@@ -132,7 +133,7 @@ class Rig:
         n = self.plan.revision.n + 1 if self.plan is not None else 1
         self.plan = NodePlan(revision=Revision(1, n), models=models, namespaces=namespaces, erase_uids=erase or [])
         if self._peer:
-            self._tell(self.plan)
+            self.tell(self.plan)
         self.until(lambda: self.report is not None and self.report.applied == Revision(1, n))
 
     def name_generation(self, model: ModelPlan) -> ModelPlan:

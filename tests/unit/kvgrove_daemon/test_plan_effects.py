@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.commands import Drop
+from kvgrove_daemon.erase_orders import WHOLE, erase_orders
 from kvgrove_daemon.namespaces import PlanTable
 from kvgrove_daemon.plan_effects import reclaims
-from kvgrove_protocol.control import DocumentPlan, NamespacePlan, NodePlan, Revision
+from kvgrove_protocol.control import DocumentPlan, ErasurePlan, NamespacePlan, NodePlan, Revision
 from kvgrove_protocol.fence import Fence
-from kvgrove_protocol.identity import Purge
+from kvgrove_protocol.identity import Contributor, Purge
 
 
 def version(epoch: int, name: str = "handbook") -> DocumentPlan:
@@ -86,4 +88,3 @@ def test_i8_parts_are_ordered_with_the_secrets_that_survivors_go_between() -> No
         Subject("uid-a", document="manual"),
     ]
     assert {(order.secret, order.former_secret) for order in orders} == {(b"new" * 11, b"old" * 11)}
-
