@@ -89,9 +89,9 @@ class EngineResidency:
         for change in self._translators[batch.rank].changes(batch.events):
             match change:
                 case Store():
-                    self._index.store(self._slot, change.keys, change.tier)
+                    self._index.store(self._slot, b"".join(change.keys), change.tier)
                 case Remove():
-                    self._index.remove(self._slot, change.keys, change.tier)
+                    self._index.remove(self._slot, b"".join(change.keys), change.tier)
                 case _:
                     self._renew_slot()
 

@@ -7,6 +7,7 @@ told by the transport: a number alone cannot tell a restarted engine that has ov
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 
 import zmq
@@ -39,6 +40,11 @@ PROBE_S = 10.0
 """After so long without a live batch the publisher is asked whether it is there."""
 RECEIVE_QUEUE = 100_000
 BURST = 64
+PAUSE_S = 0.2
+
+
+class _Gone(Exception):
+    """The engine's connection has dropped."""
 
 
 class KvEventSubscriber:
@@ -68,20 +74,33 @@ class KvEventSubscriber:
         self._heard = 0.0
 
     async def run(self) -> None:
+        """Connection after connection, until cancelled."""
+        try:
+            while True:
+                try:
+                    await self._connection()
+                except* _Gone:
+                    self.engine.take(Disconnected())
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            self.engine.end()
+
+    async def _connection(self) -> None:
+        """On sockets of its own, so that nothing which the engine said before it went is heard afterwards."""
         live = self._context.socket(zmq.SUB)
         live.subscribe(b"")
         live.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
         monitor = live.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        live.connect(self._events)
-        self._heard = self._clock()
+        self._asked.clear()
+        self._answered, self._heard = True, self._clock()
         try:
+            live.connect(self._events)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch(monitor))
                 tasks.create_task(self._follow(live))
                 tasks.create_task(self._answers())
                 tasks.create_task(self._tick())
         finally:
-            self.engine.end()
             live.disable_monitor()
             monitor.close(linger=0)
             live.close(linger=0)
@@ -95,8 +114,9 @@ class KvEventSubscriber:
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         while True:
             frames = await monitor.recv_multipart()
-            event = int.from_bytes(frames[0][:2], "little")
-            self._take(Connected() if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else Disconnected())
+            if int.from_bytes(frames[0][:2], sys.byteorder) != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                raise _Gone
+            self._take(Connected())
 
     async def _follow(self, live: zmq.asyncio.Socket) -> None:
         count = 0
