@@ -80,6 +80,10 @@ class NodeTiers:
             waiting.load.abandon()
             self._conclude(request_id, waiting.load)
 
+    def holds(self, store: BlockStore) -> bool:
+        """See `Restorer`."""
+        return any(write.busy for write in self._pools.of_store(store).stack.writes)
+
     def _conclude(self, request_id: str, load: Load) -> None:
         waiting = self._loads.get(request_id)
         if waiting is not None and waiting.load is load:  # else it was given up before

@@ -159,7 +159,7 @@ class RequestRunner:
             case Work():
                 self._around.metrics.lookup_seconds.observe(self._around.clock() - began)
                 self._begin(active, placed)
-            case Wait.ROOM if not self.roster.works_in(store):
+            case Wait.ROOM if not self.roster.works_in(store) and not self._restorer.holds(store):
                 self._refuse(active, NEVER_ROOM)  # nobody is there whose end would make room
             case _ if self._no_place_for(task):
                 self._refuse(active, QUEUE_FULL)

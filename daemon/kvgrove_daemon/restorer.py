@@ -55,6 +55,9 @@ class Restorer(Protocol):
     def stop(self, request_id: str) -> None:
         """Nobody waits for this load any more: skip what is not begun."""
 
+    def holds(self, store: BlockStore) -> bool:
+        """Whether blocks of ``store`` are being copied to a slower tier: room may come without any request's end."""
+
 
 class NoSlowerTier:
     """A node whose pool is its only tier."""
@@ -69,3 +72,7 @@ class NoSlowerTier:
 
     def stop(self, request_id: str) -> None:
         del request_id
+
+    def holds(self, store: BlockStore) -> bool:
+        del store
+        return False

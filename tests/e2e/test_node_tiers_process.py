@@ -147,10 +147,10 @@ def _missed(node: TieredNode) -> dict[MissReason, int]:
     return done.usage.missed
 
 
-def push_out(node: TieredNode) -> None:
+def push_out(node: TieredNode, seed: int) -> None:
     """Let other prompts fill the pool."""
-    for seed in range(900, 904):
-        node.ask(tokens(20 * BLOCK, seed))
+    for number in range(4):
+        node.ask(tokens(20 * BLOCK, seed + number))
 
 
 def test_iso_12_what_was_paged_to_disk_comes_back_equal_and_is_nobody_elses(
@@ -163,11 +163,11 @@ def test_iso_12_what_was_paged_to_disk_comes_back_equal_and_is_nobody_elses(
         warm = node.ask(prefix + question, shared=len(prefix))
         assert (warm.reused, warm.tier) == (12 * BLOCK, HOST)
         node.until_metric("kvgrove_tier_written_blocks_total", 12, tier=DISK)
-        push_out(node)
+        push_out(node, 900)
         before = node.metric("kvgrove_node_reused_tokens_total", tier=DISK)
         other = node.ask(prefix + question, shared=len(prefix), tenant="other")
         assert (other.reused, other.tier) == (8 * BLOCK, DISK)  # the declared prefix, and nothing that is acme's
-        push_out(node)
+        push_out(node, 910)
         back = node.ask(prefix + question, shared=len(prefix))
         assert (back.reused, back.tier) == (12 * BLOCK, DISK)
         assert same(cold, warm)

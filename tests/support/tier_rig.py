@@ -212,10 +212,10 @@ class TierRig:
         return reused
 
     def tend(self) -> None:
-        self.stack.tend()
-        self.workers.settle()
-        self.stack.tend()
-        self.workers.settle()
+        """Until everything is copied and cleared that is to be."""
+        for _ in range(8):
+            self.stack.tend()
+            self.workers.settle()
 
     def empty_pool(self) -> None:
         """Let everything in the pool give way."""

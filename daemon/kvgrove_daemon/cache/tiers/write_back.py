@@ -8,8 +8,9 @@ Role: decide what is copied when, read it in a worker thread and list it below. 
   to follow.
 - It is listed only if, at that moment, the block above is still READY (not dropped meanwhile) and the namespace's
   fence and lease hold (`Fresh`); otherwise its bytes are erased and nobody ever finds them.
-- At most `limit_bytes` are on their way and `MAX_WANTED` chains wait; what goes beyond is counted and dropped (I11).
-  A medium that is full or fails suspends the tier's writing, under a named reason; no request ever waits here (I7).
+- At most ``limit_bytes``, and a quarter of the tier above, are on their way and `MAX_WANTED` chains wait; what goes
+  beyond is counted and dropped (I11). A medium that is full or fails suspends the tier's writing, under a named
+  reason; no request ever waits here (I7).
 
 Must not know: requests, media, plans.
 
@@ -42,6 +43,7 @@ LIMIT_BYTES: Final = 64 << 20
 BATCH_BYTES: Final = 8 << 20
 MAX_WANTED: Final = 1024
 _SHORT: Final = 4  # one part in so many free, or less
+_PINNED: Final = 4  # one part in so many of the tier above is under leases of batches, at most
 
 Fresh = Callable[[str, bytes], bool]
 """Whether blocks of this namespace (UID) under this root may be listed at this moment."""
@@ -94,7 +96,8 @@ class WriteBack:
         self._below = below
         self._workers = workers
         self._fresh = fresh
-        self._limit = limit_bytes
+        pinned = above.resident.pool.num_slots // _PINNED * below.body_bytes
+        self._limit = max(min(limit_bytes, pinned), below.body_bytes)
         self._wanted: OrderedDict[bytes, None] = OrderedDict()
         """Keys of the ends of chains to copy at once."""
         self._uncopied: OrderedDict[bytes, None] = OrderedDict()
@@ -128,6 +131,11 @@ class WriteBack:
             self._dropped["overflow"] += 1
             return
         self._wanted[key] = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether blocks above are under a lease of a batch."""
+        return self._in_flight > 0
 
     # -- work ----------------------------------------------------------------------------------------------------------
 
@@ -187,7 +195,10 @@ class WriteBack:
         if not self._fresh(namespace, root):
             self._drop("not_fresh", keys[held:])
             return True
-        slots = below.take(min(len(ids) - held, self._batch_blocks))
+        room = (self._limit - self._in_flight) // below.body_bytes
+        if room <= 0:
+            return False
+        slots = below.take(min(len(ids) - held, self._batch_blocks, room))
         if not slots:
             below.relieve()
             return False
