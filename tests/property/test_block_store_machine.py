@@ -23,7 +23,7 @@ from kvgrove_protocol.identity import NOBODY, Contributor
 
 SLOTS = 24
 NAMESPACES = ["a", "b"]
-PRIVATE_FROM = 3
+PRIVATE_FROM = 1
 WRITERS = [caller(1, 1), caller(1, 2), caller(2, 1), caller(2), NOBODY]
 
 rooms = st.builds(
@@ -63,21 +63,21 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         target=matches,
-        values=st.lists(st.integers(0, 1), min_size=1, max_size=8),
+        values=st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=8),
         tail=st.integers(0, BLOCK),
         namespace=st.sampled_from(NAMESPACES),
-        document=st.sampled_from(["", "d1", "d2"]),
-        said=st.tuples(st.sampled_from([b"", b"alice", b"bob"]), st.sampled_from(WRITERS)),
+        document=st.sampled_from(["", "", "", "d1", "d2"]),
+        said=st.tuples(st.sampled_from([b"", b"alice"]), st.sampled_from(WRITERS)),
     )
     def match(
         self, values: list[int], tail: int, namespace: str, document: str, said: tuple[bytes, Contributor]
     ) -> Match:
         private, writer = said
         raw = tokens(value for value in values for _ in range(BLOCK)) + tokens([7] * tail)
-        folds = {1: document.encode()} if document else {}
+        folds = {0: document.encode()} if document else {}
         if private:
             folds[PRIVATE_FROM] = private
-        documents = {1: (document,)} if document else {}
+        documents = {0: (document,)} if document else {}
         chain = chain_of(
             self.store,
             raw,
@@ -122,6 +122,14 @@ class StoreMachine(RuleBasedStateMachine):
             self.contributed.setdefault(key, set()).add(build.chain.writer.contributor)
         self.write(build, build.reused_blocks)
         return build
+
+    @rule(match=consumes(matches))
+    def serve(self, match: Match) -> None:
+        """From match to end in one step, as most requests go: so that random lives get far."""
+        build = self.begin(match, 0)
+        if isinstance(build, Build):
+            self.store_of(build, len(build.chain.keys))
+            build.finish()
 
     def held(self, namespace: str) -> int:
         return self.store._resident.index.per_namespace.get(namespace, 0)

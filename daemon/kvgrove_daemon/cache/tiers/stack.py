@@ -170,4 +170,4 @@ def _agree(one: ResidentBlocks, block: int, other: ResidentBlocks, copy: int) ->
     born = other.ages.born(copy)
     if born < one.ages.born(block):
         one.ages.computed(np.array([block], dtype=np.int32), born)
-        one.ages.touch([(block, block + 1)])
+        one.ages.touch([slice(block, block + 1)])
