@@ -267,6 +267,9 @@ class Fleet:
     async def _child_ended(self, name: str) -> None:
         if (address_file := self._members[name].address_file) is not None:
             address_file.unlink(missing_ok=True)  # the next process may get another port
+        if self._members[name].role == DAEMON:
+            # What it held is gone before the planner counts it as gone: an erasure may rest on that (I8).
+            await asyncio.to_thread(remove_dead_segments, name, "")
         await self._supervisor.member_ended(name)
 
     def _changed(self) -> None:
