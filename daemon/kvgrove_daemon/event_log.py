@@ -6,6 +6,7 @@ made in the cache's own thread.
 Must not know: sockets, subscribers.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,6 +23,8 @@ from kvgrove_protocol.events import (
     Stored,
     fingerprint,
 )
+
+log = logging.getLogger(__name__)
 
 MAX_KEYS_PER_EVENT = 16_384
 """Keeps a batch's frame far below the protocol's limit."""
@@ -114,6 +117,7 @@ class EventLog:
                 parts.append((tier, joined))
         if Listing(count, digest) != self._listing:
             self.corrected += 1
+            log.warning("events had said %d blocks, %d are READY: corrected", self._listing.count, count)
             self._listing = Listing(count, digest)
         parts = parts or [(HOST, b"")]
         return [

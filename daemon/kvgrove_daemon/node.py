@@ -49,6 +49,7 @@ from kvgrove_daemon.model_host import HostedModel, load_model
 from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.node_pools import NodePools, Surface
+from kvgrove_daemon.node_tiers import indexes_by_tier
 from kvgrove_daemon.plan_effects import reclaims, rooms
 from kvgrove_daemon.refusals import QUEUE_FULL
 from kvgrove_daemon.settings import Settings
@@ -124,9 +125,7 @@ class Node:
         return KvEventExport(
             self._settings.kv_events,
             table=lambda: self._table,
-            indexes=lambda: {
-                self._pools.surface.top: [pool.store.resident.index for pool in self._pools.all()],
-            },
+            indexes=lambda: indexes_by_tier(self._pools),
             nearest=self._pools.surface.top,
             clock=boottime,
             registry=self.metrics.registry,

@@ -137,12 +137,7 @@ class NodeTiers:
 
     def snapshot(self) -> dict[str, Iterator[bytes]]:
         """Keys of all READY blocks by tier, parents before children."""
-        found: dict[str, list[BlockIndex]] = {}
-        for pool in self._pools.all():
-            found.setdefault(pool.tier, []).append(pool.store.resident.index)
-            for tier in pool.stack.lower:
-                found.setdefault(tier.name, []).append(tier.index)
-        return {name: _keys(indexes) for name, indexes in found.items()}
+        return {name: _keys(indexes) for name, indexes in indexes_by_tier(self._pools).items()}
 
     def seen(self) -> TiersSeen:
         pools = self._pools.all()
@@ -154,6 +149,16 @@ class NodeTiers:
             loading=len(self._loads),
             given_up=self.given_up,
         )
+
+
+def indexes_by_tier(pools: NodePools) -> dict[str, list[BlockIndex]]:
+    """Tier -> the indexes of what lies there, one for each pool."""
+    found: dict[str, list[BlockIndex]] = {}
+    for pool in pools.all():
+        found.setdefault(pool.tier, []).append(pool.store.resident.index)
+        for tier in pool.stack.lower:
+            found.setdefault(tier.name, []).append(tier.index)
+    return found
 
 
 def _keys(indexes: Iterable[BlockIndex]) -> Iterator[bytes]:
