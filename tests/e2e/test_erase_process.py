@@ -205,6 +205,7 @@ def test_i8_a_deleted_namespace_leaves_nothing(tmp_path: Path, model: Path) -> N
 def test_i8_an_answer_under_way_is_completed_and_leaves_nothing(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, MEMBER) as rig:
         node = Node.serving(rig, model, tmp_path)
+        node.ask(NAMESPACE, "joe", JOE_SAYS)  # the declared text is there, and stays
         before = node.memory()
         streaming = node.request(NAMESPACE, "jane", JANE_SAYS, max_new_tokens=1500)
         rig.send(streaming)
