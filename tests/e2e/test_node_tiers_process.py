@@ -132,7 +132,7 @@ def tiered(
         port = probe.getsockname()[1]
     with running(state, "node-0", "--metrics", f"127.0.0.1:{port}", "--cache-dir", str(state / "tiers")) as rig:
         plan = ModelPlan(name="tiny", path=str(model), pool_bytes={HOST: slots * BLOCK_BYTES, DISK: disk})
-        rig.issue([plan], [])
+        rig.issue([plan], [namespace])  # a plan that does not know it would have it erased
         named = rig.name_generation(plan)
         rig.issue([named], [namespace])
         rig.connect()
