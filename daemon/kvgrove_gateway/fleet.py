@@ -146,6 +146,7 @@ class Fleet:
                     queued_tokens=link.backlog.tokens,
                     requests=link.requests,
                     prefill_tokens_per_s=link.load.prefill_tokens_per_s,
+                    surplus_tokens=link.backlog.take_surplus(),
                 )
                 for name, link in links.items()
             ],

@@ -343,7 +343,9 @@ class NodeLink:
         stream = self._answers.get(message.request_id)
         if stream is None:
             return  # cancelled: what was under way arrives still
-        if not isinstance(message, Started):
+        if isinstance(message, Started):
+            self.backlog.started(message.request_id, sum(message.missed.values()))
+        else:
             self.backlog.prefilled(message.request_id)
         if isinstance(message, Done):
             del self._answers[message.request_id]

@@ -67,6 +67,10 @@ class SimulatedGateway:
         link.requests += 1
         link.backlog.dispatched(request_id, uncached_tokens)
 
+    def started(self, node: str, request_id: str, uncached_tokens: int) -> None:
+        """The node has admitted a request, and says what it lacks."""
+        self._links[node].backlog.started(request_id, uncached_tokens)
+
     def prefilled(self, node: str, request_id: str) -> None:
         """The first token of a request has come."""
         link = self._links[node]
@@ -82,6 +86,7 @@ class SimulatedGateway:
                 queued_tokens=link.backlog.tokens,
                 requests=link.requests,
                 prefill_tokens_per_s=link.tokens_per_s,
+                surplus_tokens=link.backlog.take_surplus(),
             )
             for name, link in self._links.items()
             if link.up

@@ -2,7 +2,8 @@
 
 Role: the node's own `BlockStore`, one queue, and a steady prefill rate. Invariants: prompts are served in the order in
 which they were sent, so what one of them finds is settled when it is sent: all those before it will have been served.
-What it changes becomes known when its prefill ends: as numbered event batches, from the store's own residency sink.
+What it changes is told in numbered event batches, from the store's own residency sink: what gives way when the prefill
+starts, for that is when room is made, and what is stored when it ends.
 Must not know: routers, policies.
 """
 

@@ -20,7 +20,7 @@ from kvgrove_cli.simulate.gateway import SimulatedGateway
 from kvgrove_cli.simulate.node import Served, SimulatedNode
 from kvgrove_cli.simulate.policies import MAKERS
 from kvgrove_cli.simulate.workload import Arrival
-from kvgrove_protocol.events import Event, Removed
+from kvgrove_protocol.events import Event, Removed, Stored
 
 AWAY_S: Final = 30.0
 SNAPSHOT_S: Final = 1.0
@@ -139,14 +139,25 @@ class Simulation:
         self._gateway.sent(name, request_id, uncached)
         served = node.serve(arrival.prompt, self._now)
         self._waiting[request_id] = node, arrival
+        self._at(served.starts_s, lambda: self._started(request_id, served))
         self._at(served.ends_s, lambda: self._prefilled(request_id, served))
+
+    def _started(self, request_id: str, served: Served) -> None:
+        if request_id not in self._waiting:
+            return  # its node restarted
+        node, _ = self._waiting[request_id]
+        self._gateway.started(node.name, request_id, served.prefilled_tokens)
+        removed: list[Event] = [event for event in served.events if isinstance(event, Removed)]
+        if removed:
+            self._gateway.batch(node.name, node.batch(self._arriving(removed), self._now))
 
     def _prefilled(self, request_id: str, served: Served) -> None:
         if request_id not in self._waiting:
             return  # its node restarted
         node, arrival = self._waiting.pop(request_id)
         self._gateway.prefilled(node.name, request_id)
-        self._gateway.batch(node.name, node.batch(self._arriving(served.events), self._now))
+        stored: list[Event] = [event for event in served.events if isinstance(event, Stored)]
+        self._gateway.batch(node.name, node.batch(stored, self._now))
         self._result.requests.append(
             Observed(
                 at_s=arrival.at_s,

@@ -16,6 +16,8 @@ SLACK: Final = 1.5
 """Times the expected duration: estimates are rough, and the node's event is still to come."""
 GRACE_S: Final = 1.0
 LONGEST_S: Final = 120.0
+NOTED_BLOCKS: Final = 256
+"""Of one prompt: what prompts have in common lies at their beginning."""
 
 
 class Builds:
@@ -35,7 +37,11 @@ class Builds:
         return self._blocks
 
     def begin(self, slot: int, keys: bytes, expected_s: float, now: float) -> None:
-        """``slot`` was sent a prompt of which it computes ``keys`` (concatenated), expected to take so long."""
+        """``slot`` was sent a prompt of which it computes ``keys`` (concatenated), expected to take so long.
+
+        Only the first `NOTED_BLOCKS` are noted.
+        """
+        keys = keys[: NOTED_BLOCKS * DIGEST_BYTES]
         count = len(keys) // DIGEST_BYTES
         if not count:
             return

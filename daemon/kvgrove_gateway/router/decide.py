@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-DEFAULT_WEIGHT: Final = 20.0
-RECENT_WEIGHT: Final = 0.5
+DEFAULT_WEIGHT: Final = 30.0
+RECENT_WEIGHT: Final = 1.0
 DEFAULT_RATE: Final = 1000.0
 """Tokens per second assumed while no node was measured. Only ratios matter then."""
 TIE: Final = 0.02
 """In prefills of the prompt. The estimates are no better than that."""
-SESSION: Final = 1.0
+SESSION: Final = 0.02
 """In prefills of the prompt."""
 BOUND: Final = 1.5
 
@@ -182,6 +182,7 @@ class Backlog:
         self._own: dict[str, int] = {}
         self._own_tokens = 0
         self._others = 0
+        self._surplus = 0
 
     @property
     def tokens(self) -> int:
@@ -192,6 +193,19 @@ class Backlog:
         self._own[request_id] = tokens
         self._own_tokens += tokens
 
+    def started(self, request_id: str, tokens: int) -> None:
+        """The node says how many tokens it really has to compute."""
+        if request_id in self._own:
+            surplus = tokens - self._own[request_id]
+            self._own[request_id] = tokens
+            self._own_tokens += surplus
+            self._surplus += surplus
+
+    def take_surplus(self) -> int:
+        """By how much more (or less) nodes had to compute than was expected, since this was last asked."""
+        surplus, self._surplus = self._surplus, 0
+        return surplus
+
     def prefilled(self, request_id: str) -> None:
         """The request's prefill is done, or it ended. Repeating it changes nothing."""
         self._own_tokens -= self._own.pop(request_id, 0)
@@ -201,4 +215,4 @@ class Backlog:
 
     def clear(self) -> None:
         self._own.clear()
-        self._own_tokens = self._others = 0
+        self._own_tokens = self._others = self._surplus = 0

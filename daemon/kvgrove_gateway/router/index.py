@@ -8,8 +8,8 @@ they are of a SHA-256, and whoever makes two of them meet gains a worse node for
 
 Bounds: at `capacity` keys, those that were stored or used longest ago give way, a sixteenth of a shard at a time, and
 are counted; what they stood for looks absent. Children go before their parents, so a chain is forgotten from its end.
-Use is noted by `used` once the index is half full: before that nobody gives way for long. A slot that ended is masked
-at once and its bits are swept out shard by shard, so that no step is long.
+Use is noted by `used` once the index is three quarters full: before that, nobody gives way soon. A slot that ended is
+masked at once and its bits are swept out shard by shard, so that no step is long.
 
 Not thread-safe: lives on the event loop.
 """
@@ -27,14 +27,16 @@ from kvgrove_protocol.identity import DIGEST_BYTES
 
 BUILDING: Final = "building"
 """Beside the tiers of events: blocks that a node is computing, as far as this gateway knows."""
-TIER_WEIGHTS: Final[Mapping[str, float]] = {DEVICE: 1.0, HOST: 0.95, DISK: 0.7, BUILDING: 0.9}
+TIER_WEIGHTS: Final[Mapping[str, float]] = {DEVICE: 1.0, HOST: 0.98, DISK: 0.7, BUILDING: 0.98}
 """What a block is worth of the prefill that it saves, nearest tier first. The rest is what fetching it costs, or the
 chance that the build comes to nothing."""
 
 _TIERS: Final = tuple(TIER_WEIGHTS)
 _POSITION: Final = {tier: position for position, tier in enumerate(_TIERS)}
 _WIDTH: Final = len(_TIERS)
-_RESIDENT: Final = (1 << _POSITION[BUILDING]) - 1
+_WEIGHTS: Final = tuple(TIER_WEIGHTS.values())
+_BUILDING: Final = _POSITION[BUILDING]
+_RESIDENT: Final = (1 << _BUILDING) - 1
 _ALL_TIERS: Final = (1 << _WIDTH) - 1
 
 _HEAD_MASK: Final = (1 << 60) - 1  # two digits of a Python int: 32 bytes instead of 36, which are given 48
@@ -66,7 +68,7 @@ class BlockIndex:
         self._shards: list[dict[int, int]] = [{} for _ in range(_SHARDS)]  # each: oldest first
         self._masks: dict[int, int] = {}  # equal masks share one int object: 8 bytes an entry instead of about 60
         self._copies: dict[tuple[int, int], int] = {}  # (head, bit) -> copies beyond the first, where they are counted
-        self._depth = 0  # how many tiers, nearest first, were ever seen
+        self._tiers: list[int] = []  # positions of those that were ever seen, nearest first
         self._open: set[int] = set()
         self._free: list[int] = []
         self._next_slot = 0
@@ -170,7 +172,7 @@ class BlockIndex:
 
     def used(self, keys: Sequence[bytes]) -> None:
         """A prompt that begins with these (parents first) was sent to one of the nodes that hold them."""
-        if self._size * 2 < self._capacity:
+        if self._size < self._capacity * 3 // 4:
             return
         shards = self._shards
         for key in reversed(keys):
@@ -182,7 +184,8 @@ class BlockIndex:
 
     def _bit(self, slot: int, tier: str) -> tuple[int, int]:
         position = _POSITION.get(tier, _POSITION[DISK])
-        self._depth = max(self._depth, position + 1)
+        if position not in self._tiers:
+            self._tiers = sorted((*self._tiers, position))
         at = slot * _WIDTH + position
         return at, 1 << at
 
@@ -244,17 +247,22 @@ class BlockIndex:
                 group |= 1 << (slot * _WIDTH)
         masks: dict[int, int] = {}
         lengths: list[dict[int, int]] = []
-        for depth in range(self._depth):
-            found = self._lengths(keys, group, depth, masks, late)
+        for count in range(1, len(self._tiers) + 1):
+            found = self._lengths(keys, group, self._tiers[:count], masks, late)
             if found is None:
                 return None
             lengths.append(found)
-        return {node: _weigh([found.get(slot, 0) for found in lengths]) for node, slot in slots.items()}
+        return {node: _weigh(self._tiers, [found.get(slot, 0) for found in lengths]) for node, slot in slots.items()}
 
     def _lengths(
-        self, keys: Sequence[bytes], group: int, depth: int, masks: dict[int, int], late: Callable[[], bool]
+        self,
+        keys: Sequence[bytes],
+        group: int,
+        tiers: Sequence[int],
+        masks: dict[int, int],
+        late: Callable[[], bool],
     ) -> dict[int, int] | None:
-        """Slot of ``group`` -> leading blocks on tiers down to ``depth``. ``masks`` remembers what was looked up."""
+        """Slot of ``group`` -> leading blocks on any of ``tiers``. ``masks`` remembers what was looked up."""
         shards = self._shards
         lengths: dict[int, int] = {}
         open_ranges = [(0, len(keys), group)]
@@ -268,9 +276,10 @@ class BlockIndex:
                 if mask is None:
                     head = _head(keys[middle])
                     mask = masks[middle] = shards[head & _SHARD_MASK].get(head, 0)
-                for shift in range(1, depth + 1):
-                    mask |= masks[middle] >> shift
-                holders = members & mask
+                holders = 0
+                for tier in tiers:
+                    holders |= mask >> tier
+                holders &= members
                 if not holders:
                     high = middle
                 elif holders == members:
@@ -300,13 +309,14 @@ def _slots(members: int) -> Iterator[int]:
         members ^= lowest
 
 
-def _weigh(lengths: Sequence[int]) -> Match:
-    """From leading blocks by depth: each tier is credited with what it adds to the nearer ones."""
+def _weigh(tiers: Sequence[int], lengths: Sequence[int]) -> Match:
+    """From leading blocks on ever more tiers: each is credited with what it adds to the nearer ones."""
     if not lengths or not lengths[-1]:
         return NOTHING
-    worth, covered = 0.0, 0
-    for weight, length in zip(TIER_WEIGHTS.values(), lengths, strict=False):
-        worth += weight * (length - covered)
+    worth, covered, resident = 0.0, 0, 0
+    for tier, length in zip(tiers, lengths, strict=True):
+        worth += _WEIGHTS[tier] * (length - covered)
         covered = length
-    resident = lengths[min(_POSITION[BUILDING], len(lengths)) - 1]
+        if tier != _BUILDING:
+            resident = length
     return Match(resident, covered - resident, worth)

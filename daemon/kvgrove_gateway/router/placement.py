@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvgrove_gateway.router.builds import Builds
+from kvgrove_gateway.router.builds import NOTED_BLOCKS, Builds
 from kvgrove_gateway.router.decide import Candidate, Decision, decide
 from kvgrove_gateway.router.index import NOTHING, BlockIndex, Match
 from kvgrove_gateway.router.recent import RecentWork
@@ -31,6 +31,8 @@ class NodeView:
     requests: int
     prefill_tokens_per_s: float
     """0: not measured."""
+    surplus_tokens: int = 0
+    """What it had to compute beyond what was expected when it was sent there, since the last view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,9 @@ class Router:
         self.builds.expire(now)
         matches = self._matches(nodes, keys, now + self._deadline_s)
         self._recent.follow([node.name for node in nodes])
+        for node in nodes:
+            if node.surplus_tokens:
+                self._recent.placed(node.name, node.surplus_tokens, now)
         recent = self._recent.tokens(now)
         reusable = max(prompt_tokens - 1, 0)  # the last token is always computed
         candidates = []
@@ -128,9 +133,8 @@ class Router:
         self._recent.placed(node, choice.uncached_tokens, now)
         self.index.used(choice.keys[: choice.resident_blocks])
         if choice.slot is not None:
-            self.builds.begin(
-                choice.slot, b"".join(choice.keys[choice.resident_blocks :]), choice.decision.expected_s, now
-            )
+            missing = choice.keys[choice.resident_blocks : choice.resident_blocks + NOTED_BLOCKS]
+            self.builds.begin(choice.slot, b"".join(missing), choice.decision.expected_s, now)
         if session is not None:
             self._sessions[session] = node
             self._sessions.move_to_end(session)

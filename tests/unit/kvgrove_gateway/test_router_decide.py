@@ -1,6 +1,6 @@
 """The routing decision, and the backlog it is made from."""
 
-from kvgrove_gateway.router.decide import Backlog, Candidate, decide
+from kvgrove_gateway.router.decide import DEFAULT_WEIGHT, Backlog, Candidate, Why, decide
 
 
 def node(name: str, matched: int = 0, queued: int = 0, requests: int = 0, rate: float = 1000.0) -> Candidate:
@@ -14,13 +14,12 @@ def test_the_node_that_holds_the_prefix_wins() -> None:
 
 
 def test_affinity_yields_when_its_node_is_too_busy() -> None:
-    busy = node("b", matched=900, queued=20_000)
-    assert decide([node("a"), busy], 1000).node == "a"
-    assert decide([node("a"), node("b", matched=900, queued=4000)], 1000).node == "b"  # W=5: 4,500 saved for 4,000
+    saved = DEFAULT_WEIGHT * 900
+    assert decide([node("a"), node("b", matched=900, queued=int(saved * 1.2))], 1000).node == "a"
+    assert decide([node("a"), node("b", matched=900, queued=int(saved * 0.8))], 1000).node == "b"
 
 
-def test_a_cold_prompt_goes_to_the_idle_node_whatever_caches_hold() -> None:
-    """ROU-03."""
+def test_rou_03_a_cold_prompt_goes_to_the_idle_node_whatever_caches_hold() -> None:
     assert decide([node("a", queued=3000), node("b")], 1000).node == "b"
 
 
@@ -74,3 +73,44 @@ def test_a_report_adds_others_tokens_and_never_ours_twice() -> None:
     assert backlog.tokens == 500
     backlog.reported(0)
     assert backlog.tokens == 0
+
+
+def test_rou_04_among_nodes_about_as_busy_the_longest_match_wins() -> None:
+    nodes = [node("a", queued=9000), node("b", matched=400, queued=9300), node("c", matched=800, queued=9600)]
+    decision = decide(nodes, 1000)
+    assert (decision.node, decision.why) == ("c", Why.REUSE)
+
+
+def test_new_chains_go_where_least_was_built_lately() -> None:
+    busy, calm = candidate_with_recent("a", 50_000), candidate_with_recent("b", 40_000)
+    assert decide([busy, calm], 1000).node == "b"
+
+
+def test_a_node_far_beyond_the_mean_is_left_out_even_with_half_a_match() -> None:
+    thrashing = candidate_with_recent("a", 4_000_000, matched=200_000)
+    nodes = [thrashing, *(candidate_with_recent(name, 900_000) for name in "bcdefgh")]
+    decision = decide(nodes, 400_000)
+    assert decision.node != "a"
+    assert [row.left_out for row in decision.explain() if row.node == "a"] == [True]
+
+
+def test_an_explanation_names_every_candidate_the_chosen_first() -> None:
+    decision = decide([node("a", queued=50), node("b", matched=900), node("c", queued=10)], 1000)
+    rows = decision.explain()
+    assert [row.node for row in rows] == ["b", "c", "a"]
+    assert (rows[0].matched_tokens, rows[2].queued_tokens, decision.why) == (900, 50, Why.REUSE)
+    assert decide([node("a")], 1000).why is Why.ONLY
+
+
+def test_what_a_node_really_computes_corrects_the_backlog_and_is_told_once() -> None:
+    backlog = Backlog()
+    backlog.dispatched("x", 100)
+    backlog.started("x", 900)
+    backlog.started("unknown", 5)
+    assert (backlog.tokens, backlog.take_surplus(), backlog.take_surplus()) == (900, 800, 0)
+
+
+def candidate_with_recent(name: str, recent: float, matched: int = 0) -> Candidate:
+    return Candidate(
+        node=name, matched_tokens=matched, queued_tokens=0, requests=0, prefill_tokens_per_s=1000, recent_tokens=recent
+    )

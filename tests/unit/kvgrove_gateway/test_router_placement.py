@@ -1,0 +1,101 @@
+"""Index, builds under way, recent work and decision together; time is given."""
+
+from __future__ import annotations
+
+import random
+
+from kvgrove_gateway.router.builds import LONGEST_S, Builds
+from kvgrove_gateway.router.index import BlockIndex
+from kvgrove_gateway.router.placement import NodeView, Router
+from kvgrove_gateway.router.recent import RecentWork
+
+BLOCK = 32
+
+
+class Clock:
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def keys(count: int, seed: int = 0) -> list[bytes]:
+    source = random.Random(seed)
+    return [source.randbytes(32) for _ in range(count)]
+
+
+def rig(clock: Clock, nodes: int = 4) -> tuple[Router, list[NodeView]]:
+    index = BlockIndex(100_000)
+    return Router(index, clock=clock), [NodeView(f"n{at}", index.open_slot(), 0, 0, 1000.0) for at in range(nodes)]
+
+
+def test_a_cold_prefix_goes_to_the_node_that_is_building_it() -> None:
+    router, views = rig(Clock())
+    chain = keys(100)
+    first = router.choose(views, 3300, chain, BLOCK)
+    router.dispatched(first)
+    second = router.choose(views, 3400, [*chain, *keys(3, seed=1)], BLOCK)
+    assert second.decision.node == first.decision.node
+    assert second.decision.matched_tokens == 100 * BLOCK
+    assert second.resident_blocks == 0
+
+
+def test_a_choice_that_was_not_sent_counts_for_nothing() -> None:
+    router, views = rig(Clock())
+    router.choose(views, 3300, keys(100), BLOCK)
+    assert len(router.index) == 0
+
+
+def test_a_note_of_a_build_runs_out_whatever_became_of_it() -> None:
+    clock = Clock()
+    router, views = rig(clock)
+    router.dispatched(router.choose(views, 3300, keys(100), BLOCK))
+    assert len(router.builds) == len(router.index) == 100
+    clock.now += LONGEST_S
+    router.choose(views, 3300, [], BLOCK)
+    assert len(router.builds) == len(router.index) == 0
+
+
+def test_notes_of_builds_are_bounded_and_what_is_not_noted_is_counted() -> None:
+    index = BlockIndex(1000)
+    builds, slot = Builds(index, capacity=150), index.open_slot()
+    for seed in range(3):
+        builds.begin(slot, b"".join(keys(100, seed)), 1.0, 0.0)
+    assert (len(builds), builds.overflows) == (100, 2)
+
+
+def test_per_04_a_late_look_up_is_given_up_for_the_least_loaded_node_and_counted() -> None:
+    router, views = rig(Clock(step=0.015))
+    slot = views[0].slot
+    assert slot is not None
+    chain = keys(50)
+    router.index.store(slot, b"".join(chain), "host")
+    busy = [NodeView("n0", slot, 100_000, 0, 1000.0), *views[1:]]
+    assert router.choose(busy, 1600, chain, BLOCK).decision.node != "n0"
+    assert router.fallbacks == 1
+
+
+def test_a_node_in_doubt_is_judged_by_its_load() -> None:
+    router, views = rig(Clock(), nodes=2)
+    slot = views[0].slot
+    assert slot is not None
+    chain = keys(50)
+    router.index.store(slot, b"".join(chain), "host")
+    assert router.choose(views, 1600, chain, BLOCK).decision.matched_tokens > 0
+    doubted = [NodeView("n0", None, 10, 0, 1000.0), NodeView("n1", views[1].slot, 0, 5, 1000.0)]
+    decision = router.choose(doubted, 100, chain, BLOCK).decision
+    assert (decision.node, decision.matched_tokens) == ("n1", 0)
+
+
+def test_recent_work_fades_and_a_new_node_starts_at_the_mean() -> None:
+    recent = RecentWork(time_constant_s=10.0)
+    recent.follow(["a", "b"])
+    recent.placed("a", 300.0, 0.0)
+    recent.placed("b", 100.0, 0.0)
+    recent.follow(["a", "b", "c"])
+    assert recent.tokens(0.0)["c"] == 200.0
+    assert recent.tokens(100.0)["a"] < 1.0
+    recent.follow(["c"])
+    assert set(recent.tokens(100.0)) == {"c"}
