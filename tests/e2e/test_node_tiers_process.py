@@ -182,7 +182,7 @@ def test_iso_12_what_was_paged_to_disk_comes_back_equal_and_is_nobody_elses(
         node.until_metric("kvgrove_tier_adopted_blocks_total", 12)
         stranger = node.ask(tokens(8 * BLOCK, 3) + question, tenant="acme")
         assert stranger.reused == 0  # the same question after another beginning
-        other = node.ask(prefix + question, shared=len(prefix), tenant="other")
+        other = node.ask(prefix + question, shared=len(prefix), tenant="third")
         assert (other.reused, other.tier) == (8 * BLOCK, DISK)
         back = node.ask(prefix + question, shared=len(prefix))
         assert back.reused == 12 * BLOCK
