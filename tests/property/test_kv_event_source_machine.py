@@ -101,6 +101,14 @@ class Engine(RuleBasedStateMachine):
         self.store(number)
         self.remove(number)
 
+    @rule(number=NUMBERS)
+    def late_replay(self, number: int) -> None:
+        """The answer to a probe arrives after the live batches that it repeats."""
+        self.churn(number)
+        self.quiet()
+        self.deliver(1000)
+        self.hear(1)
+
     @rule()
     def clear(self) -> None:
         self.resident.clear()
