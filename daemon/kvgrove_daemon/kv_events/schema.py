@@ -73,6 +73,10 @@ class Encoder:
         self._media = MEDIA | {nearest: GPU}
         self._encoder = msgspec.msgpack.Encoder()
 
+    def _medium(self, tier: str) -> str:
+        """A tier that came later counts as the slowest: it must not end the publisher."""
+        return self._media.get(tier, STORAGE)
+
     def payload(self, notes: Sequence[Note], at: float) -> bytes:
         """``at``: seconds since 1970."""
         return self._encoder.encode(Batch(at, [self._event(note) for note in notes]))
@@ -87,7 +91,7 @@ class Encoder:
                     token_ids=_numbers(b"".join(note.tokens)),
                     block_size=note.block_size,
                     lora_id=None,
-                    medium=self._media[note.tier],
+                    medium=self._medium(note.tier),
                     lora_name=None,
                     extra_keys=folds if any(note.folds) else None,
                     group_idx=0,
@@ -95,7 +99,7 @@ class Encoder:
                 )
             case Gone():
                 hashes = [block_hash(key) for key in note.keys]
-                return BlockRemoved(block_hashes=hashes, medium=self._media[note.tier], group_idx=0)
+                return BlockRemoved(block_hashes=hashes, medium=self._medium(note.tier), group_idx=0)
             case Cleared():
                 return AllBlocksCleared()
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from kvgrove_gateway.kv_events.source import (
+    PROBE,
     Apply,
     AskListing,
     AskReplay,
@@ -71,7 +72,8 @@ class EngineResidency:
                 case Apply():
                     self._apply(effect.batch)
                 case AskReplay():
-                    self._metrics.resyncs.labels(effect.reason).inc()
+                    if effect.reason != PROBE:  # a question in quiet times is no sign of trouble
+                        self._metrics.resyncs.labels(effect.reason).inc()
                     ask = effect
                 case AskListing():
                     self._metrics.resyncs.labels("listing").inc()

@@ -39,6 +39,7 @@ from kvgrove_gateway.kv_events.wire import Batch
 
 MAX_KEPT = 1024
 MAX_ATTEMPTS = 3
+PROBE = "probe"
 
 
 class SourceState(Enum):
@@ -272,7 +273,7 @@ def _overdue(position: Position, _: Overdue) -> Step:
 
 
 def _probe(position: Position, _: Quiet) -> Step:
-    return position, [AskReplay(position.applied + 1, "probe")]
+    return position, [AskReplay(position.applied + 1, PROBE)]
 
 
 def _silent(position: Position, _: Overdue) -> Step:

@@ -15,9 +15,10 @@ from kv_event_rig import BLOCK, Exporting, Reader, Wire, exporting, hashes, tabl
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.kv_events import outbox as outbox_module
 from kvgrove_daemon.kv_events.address import CurveFiles, ExportRefused, ExportSettings, export_settings, stays_here
+from kvgrove_daemon.kv_events.blocks import Gone
 from kvgrove_daemon.kv_events.history import History
 from kvgrove_daemon.kv_events.publisher import LISTING
-from kvgrove_daemon.kv_events.schema import fold_name
+from kvgrove_daemon.kv_events.schema import Encoder, fold_name
 
 PROMPT = run_of(10, 4 * BLOCK)
 
@@ -209,6 +210,26 @@ def test_i12_quiet_token_ids_stay_on_this_machine_without_curve(address: str, st
     curve = export_settings(address, None, Path("key"), Path("clients"))
     assert curve is not None
     assert curve.curve == CurveFiles(Path("key"), Path("clients"))
+
+
+def test_rou_09_a_tier_that_nobody_has_heard_of_does_not_end_the_publisher() -> None:
+    media = [
+        msgspec.msgpack.decode(Encoder(nearest).payload([Gone(tier, [b"k" * 32])], 0.0))[1][0]["medium"]
+        for nearest, tier in [
+            ("host", "host"),
+            ("device", "device"),
+            ("device", "host"),
+            ("host", "disk"),
+            ("host", "x"),
+        ]
+    ]
+    assert media == ["GPU", "GPU", "CPU", "STORAGE", "STORAGE"]
+
+
+def test_the_gauge_says_whether_the_publisher_runs(tmp_path: Path) -> None:
+    with exporting(tmp_path) as (rig, _):
+        assert rig.count("kvgrove_node_kv_events_up") == 1
+    assert rig.count("kvgrove_node_kv_events_up") == 0
 
 
 def test_settings_that_belong_together_come_together() -> None:
