@@ -16,6 +16,8 @@ from kvgrove_daemon.cache.layout import KVLayout
 from kvgrove_daemon.cache.segments import SHM, segment_name
 from kvgrove_daemon.cache.store import BlockStore, Build
 from kvgrove_daemon.cache.subjects import Subject
+from kvgrove_daemon.cache.tiers.host import HostMedium
+from kvgrove_daemon.cache.tiers.medium import Facts
 from kvgrove_daemon.cache.wiping import PoolWiper, residue_in
 from kvgrove_protocol.identity import Contributor
 
@@ -194,3 +196,13 @@ def test_i8_erasures_that_overlap_are_each_counted(pool: Pool) -> None:
     assert (pool.wiper.pending(one.number), pool.wiper.pending(tenant.number)) == (0, 0)
     pool.wiper.forget(one.number)
     assert pool.store.free_slots == SLOTS
+
+
+def test_i8_what_gives_way_in_host_memory_below_a_device_leaves_no_bytes(pool: Pool) -> None:
+    medium = HostMedium(pool.arena)
+    facts = Facts("ns", b"r" * 32, b"k" * 32, b"r" * 32, 0, b"t" * 4 * BLOCK)
+    body = torch.full((LAYOUT.block_bytes // 4,), 5.5).numpy().tobytes()
+    medium.write_many([(3, facts, body)])
+    assert pool.holds(5.5)
+    medium.release([3])
+    assert not pool.holds(5.5)
