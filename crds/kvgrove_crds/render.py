@@ -1,5 +1,6 @@
 """Writes the CRDs as files, or says which files are not what the models would write."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,10 +56,14 @@ def _in_order(value: object) -> object:
 
 
 class _Plain(yaml.SafeDumper):
-    """SafeDumper that writes shared values out: an anchor would be noise in a diff."""
+    """SafeDumper that writes shared values out (an anchor would be noise in a diff) and quotes what kubectl misreads."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (the answer is the same for all)
         return True
+
+
+# A field named n is the text "n" to PyYAML and `false` to kubectl.
+_Plain.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), list("yYnN"))
 
 
 def _dump(value: object) -> str:

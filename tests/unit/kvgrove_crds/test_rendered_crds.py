@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from kvgrove_crds import NAMESPACE_CONDITIONS, PromptCacheNamespace
 from kvgrove_crds.__main__ import main
-from kvgrove_crds.crd import DEFINITIONS
+from kvgrove_crds.crd import DEFINITIONS, Definition
 from kvgrove_crds.schema import UnstructuralSchema, structural_schema
+from kvgrove_crds.yaml_documents import read_documents
 
 MANIFESTS = Path(__file__).parents[3] / "crds" / "manifests"
 CRDS = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(MANIFESTS.glob("*.yaml"))}
@@ -38,6 +39,12 @@ ALL_NODES = [pair for crd in CRDS.values() for pair in nodes(schema_of(crd), crd
 
 def test_checked_in_files_are_current() -> None:
     assert main(["render", "--check", "--out", str(MANIFESTS)]) == 0
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
+def test_a_file_means_the_same_to_kubectl_whose_parser_takes_a_lone_n_for_false(definition: Definition) -> None:
+    (document,) = read_documents((MANIFESTS / f"{definition.name}.yaml").read_text(encoding="utf-8"))
+    assert document.value == definition.as_yaml()
 
 
 def test_check_names_each_file_that_is_not_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
