@@ -56,7 +56,7 @@ def _in_order(value: object) -> object:
 
 
 class _Plain(yaml.SafeDumper):
-    """SafeDumper that writes shared values out (an anchor would be noise in a diff) and quotes what kubectl misreads."""
+    """SafeDumper that writes shared values out (anchors are noise in a diff) and quotes what kubectl misreads."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (the answer is the same for all)
         return True
