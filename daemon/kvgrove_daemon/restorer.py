@@ -29,10 +29,6 @@ class Restore(Protocol):
     def declined(self) -> int:
         """So many blocks behind them are held, and quicker computed again than loaded."""
 
-    @property
-    def tier(self) -> str:
-        """The farthest tier that something comes from."""
-
     def by_tier(self, blocks: int) -> Mapping[str, int]:
         """Tier -> how many of the first ``blocks`` of those that are to be loaded come from it; positive counts."""
 

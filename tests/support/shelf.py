@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner_rig import RunnerRig
@@ -19,7 +19,9 @@ class Shelved:
     upto: int
     declined: int
     released: int = 0
-    tier: str = DISK
+
+    def by_tier(self, blocks: int) -> Mapping[str, int]:
+        return {DISK: blocks} if blocks else {}
 
     def release(self) -> None:
         self.released += 1
@@ -50,6 +52,10 @@ class Shelf:
 
     def stop(self, request_id: str) -> None:
         self.stopped.append(request_id)
+
+    def holds(self, store: BlockStore) -> bool:
+        del store
+        return False
 
     def fill_from(self, rig: RunnerRig) -> None:
         """Take a copy of all that is resident, and let the pool forget it."""

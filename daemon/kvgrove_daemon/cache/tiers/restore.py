@@ -59,11 +59,6 @@ class Below:
         self.declined = declined
         """So many after them are there too, and computing them is quicker."""
 
-    @property
-    def tier(self) -> str:
-        """The farthest tier that something comes from."""
-        return self.parts[-1].tier.name if self.parts else ""
-
     def by_tier(self, blocks: int) -> dict[str, int]:
         """Tier -> how many of the first ``blocks`` blocks come from it; tiers that give none are left out."""
         stop = self.first + blocks
