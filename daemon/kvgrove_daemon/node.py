@@ -8,7 +8,7 @@ only then are bytes reclaimed and warmed (I3).
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import zmq
@@ -30,8 +30,6 @@ from kvgrove_daemon.commands import (
     Start,
     Stop,
     Unhost,
-    Warm,
-    WarmFence,
 )
 from kvgrove_daemon.core import Core
 from kvgrove_daemon.earlier_disks import EarlierDisks
@@ -50,28 +48,25 @@ from kvgrove_daemon.model_loading import ModelLoading
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.node_pools import NodePools, Surface
 from kvgrove_daemon.node_tiers import indexes_by_tier
-from kvgrove_daemon.plan_effects import reclaims, rooms
+from kvgrove_daemon.plan_effects import reclaims
 from kvgrove_daemon.refusals import QUEUE_FULL
+from kvgrove_daemon.reporting import NodeState, namespace_reports
 from kvgrove_daemon.settings import Settings
 from kvgrove_daemon.surroundings import Surroundings
-from kvgrove_daemon.warm_set import Warmth
-from kvgrove_daemon.warmup import WarmTarget, wanted_bodies, warm_targets
+from kvgrove_daemon.warm_resolving import WarmResolving
 from kvgrove_link.body_store import BodyStore
 from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
-from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NamespaceReport, NodePlan, NodeReport
+from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NodePlan, NodeReport
 from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
-from kvgrove_protocol.errors import KvgroveError, Retryable, Terminal
 from kvgrove_protocol.events import DEVICE, HOST
-from kvgrove_protocol.fence import Fence
 
 log = logging.getLogger(__name__)
 
 STOP_S = 30.0
-WARM_RETRY_S = 2.0
 BODIES_BYTES = 256 << 20
 BODY_FETCH_S = 15.0
 
@@ -116,8 +111,6 @@ class Node:
         self._export = self._make_export() if settings.kv_events is not None else None
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
-        self._plan_changed = asyncio.Event()
-        self._warm_problems: dict[str, KvgroveError] = {}
         self._orders: Sequence[EraseOrder] = ()
 
     def _make_export(self) -> KvEventExport:
@@ -150,6 +143,7 @@ class Node:
         )
         self._bodies = BodyStore(self._link.fetch, max_bytes=BODIES_BYTES, timeout_s=BODY_FETCH_S)
         self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._on_models_changed)
+        self._warm = WarmResolving(lambda: self._table, self._models.model, self._bodies, self._submit)
         around = Surroundings(
             table=lambda: self._table,
             lease_valid=lambda uid: self._leases.valid(uid, boottime()),
@@ -182,7 +176,7 @@ class Node:
         if self._export is not None:
             self._export.start()
         self._socket.start(loop)
-        tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._keep_warm_set_current())]
+        tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._warm.run())]
         stopped = asyncio.create_task(self._stopping.wait())
         try:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -272,51 +266,22 @@ class Node:
         self._erase()
         for drop in reclaims(old, new):
             self._submit(drop)
-        self._plan_changed.set()
+        self._warm.changed()
 
     def _report(self, report_id: int) -> NodeReport:
         published, table = self._core.published, self._table
-        namespaces = []
         for uid, namespace in table.namespaces.items():
-            warmth, usage = published.warmth.get(uid, Warmth()), published.usage.get(uid)
-            quota_problem = published.quota_problems.get(uid)
-            problem = table.problems.get(uid) or self._warm_problems.get(uid) or quota_problem
-            resolved = namespace.realm is not None and published.warm_fences.get(uid) == _warm_fence(namespace)
             self.metrics.lease_remaining.labels(namespace.plan.name).set(self._leases.remaining(uid, boottime()))
-            namespaces.append(
-                NamespaceReport(
-                    uid=uid,
-                    fence=namespace.plan.fence,
-                    purge_counter=namespace.plan.purge.counter,
-                    warm_ready=warmth.ready,
-                    warm_wanted=warmth.wanted,
-                    warm_resolved=resolved,
-                    coming=[each.epoch for each in namespace.plan.coming] if resolved else [],
-                    coming_ready=warmth.coming_ready,
-                    coming_wanted=warmth.coming_wanted,
-                    blocks=usage.blocks if usage is not None else 0,
-                    bytes=usage.bytes if usage is not None else 0,
-                    quota_ok=quota_problem is None,
-                    code=problem.code if problem is not None else "",
-                    message=problem.message if problem is not None else "",
-                )
-            )
-        for uid in table.problems.keys() - table.namespaces.keys():
-            # Nothing of it is enforced here, and the planner must learn how high its counter has been.
-            seen, problem = self._memory.epochs.get(uid, 0), table.problems[uid]
-            nothing = Fence(0, 0, 0)
-            namespaces.append(
-                NamespaceReport(uid=uid, fence=nothing, purge_counter=seen, code=problem.code, message=problem.message)
-            )
+        state = NodeState(table, published, self._warm.problems, self._memory.epochs)
         return NodeReport(
             report_id=report_id,
             applied=table.revision,
             models=self._models.reports(),
-            namespaces=namespaces,
+            namespaces=namespace_reports(state),
             receipts=[self._key.sign(receipt) for receipt in published.receipts],
         )
 
-    # -- models and warm-up --------------------------------------------------------------------------------------------
+    # -- models --------------------------------------------------------------------------------------------------------
 
     async def _load(self, plan: ModelPlan) -> HostedModel:
         template: str | None = None
@@ -341,7 +306,7 @@ class Node:
 
     def _on_loaded(self, model: HostedModel) -> None:
         self._submit(Host(model))
-        self._plan_changed.set()
+        self._warm.changed()
 
     def _on_models_changed(self) -> None:
         self._link.report_soon()
@@ -354,44 +319,6 @@ class Node:
     def _on_unloaded(self, model: HostedModel) -> None:
         self._submit(Unhost(model.generation))
 
-    async def _keep_warm_set_current(self) -> None:
-        """Resolve the warm targets of each new plan; again after a while where texts could not be had."""
-        while True:
-            await self._plan_changed.wait()
-            self._plan_changed.clear()
-            table = self._table
-            wanted = {uid: wanted_bodies(namespace) for uid, namespace in table.namespaces.items()}
-            templates = {model.chat_template for model in table.models.values() if model.chat_template}
-            self._bodies.retain(templates.union(*wanted.values()))
-            targets: list[WarmTarget] = []
-            fences: dict[str, WarmFence] = {}
-            problems: dict[str, KvgroveError] = {}
-            for uid, namespace in table.namespaces.items():
-                if namespace.realm is None or (model := self._models.model(namespace.plan.model)) is None:
-                    continue
-                try:
-                    targets += await self._warm_targets(namespace, model, wanted[uid])
-                except Retryable as error:
-                    log.warning("warm-up of %s waits: %s", namespace.plan.name, error)
-                    self._loop.call_later(WARM_RETRY_S, self._plan_changed.set)
-                    continue
-                except Terminal as error:  # a template that cannot be rendered: requests will say so too
-                    problems[uid] = error
-                fences[uid] = _warm_fence(namespace)
-            self._warm_problems = problems
-            self._submit(Warm(targets, rooms(table), fences))
-
-    async def _warm_targets(
-        self, namespace: HostedNamespace, model: HostedModel, wanted: Iterable[bytes]
-    ) -> list[WarmTarget]:
-        texts = await self._bodies.get(wanted)
-        return await asyncio.to_thread(warm_targets, namespace, model.tokenizer, model.inputs.block_size, texts)
-
 
 def _erasures(namespace: HostedNamespace) -> frozenset[str]:
     return frozenset(erasure.id for erasure in namespace.plan.erasures)
-
-
-def _warm_fence(namespace: HostedNamespace) -> WarmFence:
-    generation = namespace.realm.generation if namespace.realm is not None else b""
-    return WarmFence(generation, namespace.plan.fence, tuple(each.epoch for each in namespace.plan.coming))

@@ -1,0 +1,75 @@
+"""What a node tells the planner: what it enforces, holds and has done. Pure: copies of state in, a report's parts out.
+
+A report is an acknowledgement (I3, I8): a fence is named only when the table that enforces it is in force, and warmth
+only for the warm set of that very fence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvgrove_daemon.commands import WarmFence
+from kvgrove_daemon.core import Published
+from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
+from kvgrove_daemon.warm_set import Warmth
+from kvgrove_protocol.control import NamespaceReport
+from kvgrove_protocol.errors import KvgroveError
+from kvgrove_protocol.fence import Fence
+
+_NOTHING_ENFORCED = Fence(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """Copies of what several threads own, taken together."""
+
+    table: PlanTable
+    published: Published
+    warm_problems: Mapping[str, KvgroveError]
+    """Namespace UID -> why its warm set cannot be assembled."""
+    epochs: Mapping[str, int]
+    """Namespace UID -> highest purge counter that this node ever applied."""
+
+
+def warm_fence(namespace: HostedNamespace) -> WarmFence:
+    """What a warm set of this namespace is resolved under."""
+    generation = namespace.realm.generation if namespace.realm is not None else b""
+    return WarmFence(generation, namespace.plan.fence, tuple(each.epoch for each in namespace.plan.coming))
+
+
+def namespace_reports(state: NodeState) -> list[NamespaceReport]:
+    """One for each namespace that is in force here, or was refused."""
+    table = state.table
+    reports = [_in_force(uid, namespace, state) for uid, namespace in table.namespaces.items()]
+    for uid in table.problems.keys() - table.namespaces.keys():
+        # Nothing of it is enforced here, and the planner must learn how high its counter has been.
+        seen, problem = state.epochs.get(uid, 0), table.problems[uid]
+        reports.append(
+            NamespaceReport(
+                uid=uid, fence=_NOTHING_ENFORCED, purge_counter=seen, code=problem.code, message=problem.message
+            )
+        )
+    return reports
+
+
+def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> NamespaceReport:
+    published = state.published
+    warmth, usage = published.warmth.get(uid, Warmth()), published.usage.get(uid)
+    quota_problem = published.quota_problems.get(uid)
+    problem = state.table.problems.get(uid) or state.warm_problems.get(uid) or quota_problem
+    resolved = namespace.realm is not None and published.warm_fences.get(uid) == warm_fence(namespace)
+    return NamespaceReport(
+        uid=uid,
+        fence=namespace.plan.fence,
+        purge_counter=namespace.plan.purge.counter,
+        warm_ready=warmth.ready,
+        warm_wanted=warmth.wanted,
+        warm_resolved=resolved,
+        coming=[each.epoch for each in namespace.plan.coming] if resolved else [],
+        coming_ready=warmth.coming_ready,
+        coming_wanted=warmth.coming_wanted,
+        blocks=usage.blocks if usage is not None else 0,
+        bytes=usage.bytes if usage is not None else 0,
+        quota_ok=quota_problem is None,
+        code=problem.code if problem is not None else "",
+        message=problem.message if problem is not None else "",
+    )
