@@ -73,6 +73,15 @@ class HeldGeneration(Status):
     """What helps where it failed."""
 
 
+class HeldBoot(Status):
+    """A boot of the member that was granted a lease on the namespace."""
+
+    boot_id: Annotated[str, Field(min_length=1, max_length=64)]
+    """Random id of that process."""
+    lease_seconds: Annotated[float, Field(ge=0, le=86_400)]
+    """The longest lease that may still be running."""
+
+
 class HeldNamespace(Status):
     """A namespace whose data the member may hold. Recorded before the first lease, removed only on evidence."""
 
@@ -82,8 +91,8 @@ class HeldNamespace(Status):
     """Its Kubernetes namespace."""
     name: DnsLabel
     """Its name."""
-    boot_id: Annotated[str, Field(max_length=64)] = ""
-    """Boot of the member to which the lease was granted."""
+    boots: Annotated[tuple[HeldBoot, ...], ListMap(16, key="bootId")] = ()
+    """Boots of the member whose lease has not been seen to end."""
     purge_counter: Counter = 0
     """Highest purge counter that the member has persisted."""
     document_revision: Counter = 0

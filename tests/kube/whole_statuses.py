@@ -110,7 +110,7 @@ CACHE_NODE: dict[str, Any] = {
             "uid": "8f14e45f-ceea-467f-a8f6-000000000002",
             "namespace": "shop",
             "name": "support-bot",
-            "bootId": "b00t",
+            "boots": [{"bootId": "b00t", "leaseSeconds": 30.0}],
             "purgeCounter": 7,
             "documentRevision": 9,
             "accessRevision": 5,
