@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +65,10 @@ class Answer:
 class Rig:
     """One daemon with its planner and one gateway. All calls block until the daemon has answered."""
 
-    def __init__(self, state_dir: Path, member: str = "node-0", *extra: str) -> None:
+    def __init__(
+        self, state_dir: Path, member: str = "node-0", *extra: str, program: Sequence[str] = ("-m", "kvgrove_daemon")
+    ) -> None:
+        """``program``: what Python is to run, where it is not the daemon alone."""
         self._context = zmq.Context()
         self._planner = self._context.socket(zmq.ROUTER)
         configure(self._planner)
@@ -77,7 +80,7 @@ class Rig:
         self.hello: Hello | None = None
         self._peer = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "kvgrove_daemon", "--member", member, "--control", f"tcp://127.0.0.1:{port}",
+            [sys.executable, *program, "--member", member, "--control", f"tcp://127.0.0.1:{port}",
              "--listen", "tcp://127.0.0.1:0", "--state-dir", str(state_dir), "--threads", "1", *extra],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
