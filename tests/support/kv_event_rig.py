@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,14 +148,13 @@ class Wire:
 
 @contextmanager
 def exporting(folder: Path, **options: Any) -> Iterator[tuple[Exporting, Wire]]:
-    rig = Exporting(folder, **options)
-    wire = Wire(rig.export)
-    rig.export.start()
-    try:
+    with ExitStack() as ends:
+        rig = Exporting(folder, **options)
+        ends.callback(rig.export.close)
+        wire = Wire(rig.export)
+        ends.callback(wire.close)
+        rig.export.start()
         yield rig, wire
-    finally:
-        wire.close()
-        rig.export.close()
 
 
 def hashes(keys: Iterable[bytes]) -> list[int]:

@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 
 from prometheus_client import CollectorRegistry
 
 from kvgrove_daemon.cache.index import BlockIndex
-from kvgrove_daemon.kv_events.address import ExportRefused, ExportSettings
+from kvgrove_daemon.kv_events.address import ExportSettings
 from kvgrove_daemon.kv_events.exporter import Exporter
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.kv_events.outbox import Outbox
@@ -35,11 +36,10 @@ class KvEventExport:
         metrics = ExportMetrics(registry)
         self._outbox = Outbox()
         self.exporter = Exporter(table, indexes, self._outbox, metrics, clock)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._outbox.close)
             self._publisher = Publisher(settings, self._outbox, Encoder(nearest), metrics, now=time.time)
-        except ExportRefused:
-            self._outbox.close()
-            raise
+            undo.pop_all()
         self.address, self.replay_address = self._publisher.address, self._publisher.replay_address
 
     def start(self) -> None:
@@ -47,5 +47,5 @@ class KvEventExport:
         log.info("KV events on %s, replay on %s", self.address, self.replay_address or "(none)")
 
     def close(self) -> None:
-        self._publisher.close()
-        self._outbox.close()
+        if self._publisher.close():
+            self._outbox.close()

@@ -15,16 +15,17 @@ request takes it for a number that it has not reached yet, and answers with the 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 
 import zmq
 from zmq.auth import load_certificate
-from zmq.auth.thread import ThreadAuthenticator
 
 from kvgrove_daemon.kv_events.address import CurveFiles, ExportRefused, ExportSettings
 from kvgrove_daemon.kv_events.blocks import Cleared, Listed, Note, blocks_of
 from kvgrove_daemon.kv_events.history import MAX_BATCHES, History
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.kv_events.outbox import Outbox
+from kvgrove_daemon.kv_events.readers import KnownReaders
 from kvgrove_daemon.kv_events.schema import Encoder
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ MAX_LISTING_REQUESTS = 64
 MAX_REQUESTS_AT_ONCE = 64
 MAX_BLOCKS_PER_BATCH = 1024
 PUBLISH_HIGH_WATER = 100_000
-STOP_S = 5.0
+STOP_S = 10.0
 
 
 class Publisher:
@@ -60,19 +61,18 @@ class Publisher:
         self._askers: list[bytes] = []
         self._stopping = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._guard: ThreadAuthenticator | None = None
+        self._readers: KnownReaders | None = None
         self._replay: zmq.Socket[bytes] | None = None
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._context.destroy, 0)
             if settings.curve is not None:
-                self._guard = _guard(self._context, settings.curve)
+                self._readers = KnownReaders(self._context, settings.curve.clients)
             self._publish = self._bind(zmq.PUB, "--kv-events", settings.publish, PUBLISH_HIGH_WATER, settings.curve)
             if settings.replay is not None:
                 # Room for a whole history, twice: a ROUTER drops what does not fit, and the reader would not know.
                 water = 2 * (MAX_BATCHES + 1)
                 self._replay = self._bind(zmq.ROUTER, "--kv-events-replay", settings.replay, water, settings.curve)
-        except ExportRefused:
-            self._release()
-            raise
+            undo.pop_all()
         self.address = self._publish.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replay_address = self._replay.getsockopt_string(zmq.LAST_ENDPOINT) if self._replay is not None else None
         self._thread = threading.Thread(target=self._main, name="kvgrove-kv-events", daemon=True)
@@ -99,19 +99,23 @@ class Publisher:
         self._metrics.up.set(1)
         self._thread.start()
 
-    def close(self) -> None:
-        """End the thread and release the addresses."""
+    def close(self) -> bool:
+        """End the thread and release the addresses; False where it has not ended in `STOP_S`.
+
+        It then keeps what it uses: sockets closed under it, or their numbers given to others, are worse than a thread
+        that ends with the process.
+        """
         self._stopping = True
         self._outbox.ring()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
-        self._release()
-
-    def _release(self) -> None:
-        if self._guard is not None:
-            self._guard.stop()
-            self._guard = None
+        if self._thread.is_alive():
+            log.warning(
+                "the publisher of KV events has not ended in %g s and is left to the end of the process", STOP_S
+            )
+            return False
         self._context.destroy(0)
+        return True
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -120,9 +124,13 @@ class Publisher:
         poller.register(self._outbox.wake, zmq.POLLIN)
         if self._replay is not None:
             poller.register(self._replay, zmq.POLLIN)
+        if self._readers is not None:
+            poller.register(self._readers.socket, zmq.POLLIN)
         try:
             while not self._stopping:
                 poller.poll()
+                if self._readers is not None:
+                    self._readers.answer()
                 requests = self._requests()  # taken first: an answer has all that was put before it was asked for
                 self._outbox.hush()
                 while (item := self._outbox.take()) is not None and not self._stopping:
@@ -205,18 +213,6 @@ def _batches(notes: Sequence[Note]) -> Iterator[list[Note]]:
         blocks += blocks_of(note)
     if part:
         yield part
-
-
-def _guard(context: "zmq.Context[zmq.Socket[bytes]]", curve: CurveFiles) -> ThreadAuthenticator:
-    """Lets only those in whose public keys lie in the folder."""
-    if not curve.clients.is_dir():
-        raise ExportRefused(
-            f"--kv-events-clients {curve.clients}: there is no such folder", field="--kv-events-clients"
-        )
-    guard = ThreadAuthenticator(context)
-    guard.start()
-    guard.configure_curve(domain="*", location=str(curve.clients))
-    return guard
 
 
 def _key_pair(curve: CurveFiles) -> tuple[bytes, bytes]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,7 +13,7 @@ import pytest
 import zmq
 import zmq.auth
 from block_store_rig import chain_of, run_of, serve
-from kv_event_rig import BLOCK, Exporting, Reader, Wire, exporting, hashes, table
+from kv_event_rig import BLOCK, PATIENCE_MS, Exporting, Reader, Wire, exporting, hashes, table
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.kv_events import outbox as outbox_module
@@ -144,9 +147,11 @@ def test_rou_14_overflow_is_counted_and_readers_begin_anew(tmp_path: Path, monke
     for start in range(0, 3000, 100):  # the publisher does not run yet: ten times what the outbox holds
         rig.serve(run_of(start, 2 * BLOCK))
     assert rig.count("kvgrove_node_kv_events_dropped_total", kind="overflow") == 1
-    rig.export.start()
-    try:
+    with ExitStack() as ends:
+        ends.callback(rig.export.close)
         wire = Wire(rig.export)
+        ends.callback(wire.close)
+        rig.export.start()
         reader = Reader()
         list(wire.ask(0))
         rig.turn()
@@ -155,9 +160,6 @@ def test_rou_14_overflow_is_counted_and_readers_begin_anew(tmp_path: Path, monke
         kinds = [[event["type"] for event in reader.take(payload)] for _, payload in batches]
         assert kinds[-1][0] == "AllBlocksCleared"
         assert set(reader.held) == set(hashes(rig.store.snapshot()))
-        wire.close()
-    finally:
-        rig.export.close()
 
 
 def test_blocks_that_went_before_they_were_told_are_not_told(tmp_path: Path) -> None:
@@ -241,13 +243,14 @@ def test_settings_that_belong_together_come_together() -> None:
 
 
 def test_an_address_in_use_is_refused_by_its_option(tmp_path: Path) -> None:
-    context = zmq.Context()
-    held = context.socket(zmq.PUB)
-    port = held.bind_to_random_port("tcp://127.0.0.1")
-    with pytest.raises(ExportRefused, match=r"--kv-events-replay tcp://127\.0\.0\.1"):
-        Exporting(tmp_path, settings=ExportSettings(f"ipc://{tmp_path}/e", f"tcp://127.0.0.1:{port}", None))
-    held.close(0)
-    context.term()
+    settings = ExportSettings(f"ipc://{tmp_path}/e", None, None)
+    with readers() as context:
+        held = context.socket(zmq.PUB)
+        port = held.bind_to_random_port("tcp://127.0.0.1")
+        with pytest.raises(ExportRefused, match=r"--kv-events-replay tcp://127\.0\.0\.1"):
+            Exporting(tmp_path, settings=replace(settings, replay=f"tcp://127.0.0.1:{port}"))
+    with exporting(tmp_path, settings=settings):  # what was bound before the refusal is free again
+        pass
 
 
 def test_under_curve_only_known_readers_are_let_in(tmp_path: Path) -> None:
@@ -257,23 +260,13 @@ def test_under_curve_only_known_readers_are_let_in(tmp_path: Path) -> None:
     zmq.auth.create_certificates(tmp_path, "known")
     (tmp_path / "known.key").rename(clients / "known.key")
     files = CurveFiles(Path(server_secret), clients)
-    with pytest.raises(ExportRefused, match="--kv-events-key"):
-        Exporting(
-            tmp_path, settings=ExportSettings("tcp://127.0.0.1:*", None, CurveFiles(Path(server_public), clients))
-        )
-    with pytest.raises(ExportRefused, match="--kv-events-clients"):
-        Exporting(
-            tmp_path,
-            settings=ExportSettings("tcp://127.0.0.1:*", None, CurveFiles(Path(server_secret), tmp_path / "none")),
-        )
     settings = ExportSettings("tcp://127.0.0.1:*", "tcp://127.0.0.1:*", files)
-    with exporting(tmp_path, settings=settings) as (rig, plain):
+    with exporting(tmp_path, settings=settings) as (rig, plain), readers() as context:
         rig.turn()
         address = rig.export.replay_address
         assert address is not None
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         asked = {}
-        for name in ("known", "unknown"):
+        for name in ("unknown", "known"):
             socket = context.socket(zmq.DEALER)
             if name == "known":
                 socket.curve_publickey, secret = zmq.auth.load_certificate(tmp_path / "known.key_secret")
@@ -285,9 +278,34 @@ def test_under_curve_only_known_readers_are_let_in(tmp_path: Path) -> None:
             socket.connect(address)
             socket.send_multipart([b"", bytes(8)])
             asked[name] = socket
-        assert asked["known"].poll(20_000)
-        assert asked["known"].recv_multipart()[2] == bytes(8)
         plain.replay.send_multipart([b"", bytes(8)])
+        assert asked["known"].poll(PATIENCE_MS)
+        assert asked["known"].recv_multipart()[2] == bytes(8)
         assert not asked["unknown"].poll(300)
         assert not plain.replay.poll(300)
+
+
+def test_under_curve_certificates_that_are_none_are_refused_by_their_option(tmp_path: Path) -> None:
+    clients = tmp_path / "clients"
+    clients.mkdir()
+    server_public, server_secret = zmq.auth.create_certificates(tmp_path, "node")
+
+    def refused(key: str, folder: Path, option: str) -> None:
+        settings = ExportSettings("tcp://127.0.0.1:*", None, CurveFiles(Path(key), folder))
+        with pytest.raises(ExportRefused, match=option):
+            Exporting(tmp_path, settings=settings)
+
+    refused(server_public, clients, "--kv-events-key")
+    refused(server_secret, tmp_path / "none", "--kv-events-clients")
+    (clients / "broken.key").write_text("no certificate")
+    refused(server_secret, clients, "--kv-events-clients")
+
+
+@contextmanager
+def readers() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """A context whose sockets end with the test, also where it fails."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
         context.destroy(0)
