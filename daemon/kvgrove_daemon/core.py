@@ -104,7 +104,9 @@ class Core:
             clock=around.clock,
             restored=self._on_restored,
         )
-        self._runner = RequestRunner(around, engine, self._tiers, limits=WaitLimits(), jitter=jitter)
+        self._runner = RequestRunner(
+            around, engine, self._tiers, beacons=followers.beacons, limits=WaitLimits(), jitter=jitter
+        )
         self._warmer = Warmer(around, self._runner)
         self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
         self._next_heartbeat = 0.0
@@ -216,6 +218,8 @@ class Core:
     def _turn(self) -> None:
         """One engine step and what belongs around it."""
         if self._engine.has_work:
+            if self._followers.beacons.news:  # before the chunk, which takes long: the next request may be on its way
+                self._followers.flush(self._load())
             for event in self._engine.step():
                 self._runner.on_event(event)
                 if isinstance(event, Finished):
@@ -253,6 +257,7 @@ class Core:
         self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
         self._around.metrics.tiers.show(self._tiers.seen())
         self._around.metrics.show_waiting(self._runner.flights.stats(), self._runner.waiting_for_room)
+        self._around.metrics.show_beacons(self._followers.beacons.untold)
 
     def _load(self) -> NodeLoad:
         stats = self._engine.load()

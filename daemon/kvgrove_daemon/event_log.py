@@ -1,8 +1,8 @@
 """Residency events of this boot, in order (DESIGN section 5, point 3).
 
 The cache reports each block that becomes READY or goes; `EventLog` merges neighbouring reports of one kind, numbers the
-batches and keeps the last ones for followers with a gap. A snapshot is consistent with the numbering because both are
-made in the cache's own thread.
+batches and keeps the last ones for followers with a gap. Beacons of builds ride along. A snapshot is consistent with
+the numbering because both are made in the cache's own thread.
 Must not know: sockets, subscribers.
 """
 
@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from kvgrove_daemon.beacons import BuildBeacons
 from kvgrove_protocol.events import (
     HOST,
     NOTHING_LISTED,
@@ -21,6 +22,7 @@ from kvgrove_protocol.events import (
     Removed,
     SnapshotChunk,
     Stored,
+    count_keys,
     fingerprint,
 )
 
@@ -40,6 +42,7 @@ class EventLog:
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
+        self.beacons = BuildBeacons()
         self.corrected = 0
         """Snapshots that found more or less READY than the events had said: a defect, healed by the snapshot."""
         self._next_seq = 0
@@ -70,7 +73,7 @@ class EventLog:
 
     def flush(self, load: NodeLoad, *, heartbeat: bool = False) -> EventBatch | None:
         """The changes since the last flush as the next batch; None if there are none and no ``heartbeat`` is due."""
-        if not self._pending and not heartbeat:
+        if not self._pending and not self.beacons.news and not heartbeat:
             return None
         events: list[Event] = []
         count, digest, total = self._listing.count, self._listing.digest, 0
@@ -82,7 +85,12 @@ class EventLog:
             total += len(keys)
         self._pending.clear()
         self._listing = Listing(count, digest)
-        batch = EventBatch(boot=self.boot, seq=self._next_seq, events=events, load=load, listing=self._listing)
+        beacons = self.beacons.take()
+        if beacons is not None:
+            total += sum(count_keys(build.keys) for build in beacons.begun)
+        batch = EventBatch(
+            boot=self.boot, seq=self._next_seq, events=events, load=load, listing=self._listing, beacons=beacons
+        )
         self._next_seq += 1
         self._keep(batch, total)
         return batch
@@ -104,7 +112,7 @@ class EventLog:
 
         Raises RuntimeError if changes are pending: they would be applied twice or lost.
         """
-        if self._pending:
+        if self._pending or self.beacons.news:
             raise RuntimeError("flush before taking a snapshot")
         parts: list[tuple[str, bytes]] = []
         count = digest = 0
@@ -128,6 +136,7 @@ class EventLog:
                 last=index == len(parts) - 1,
                 keys=joined,
                 tier=tier,
+                builds=[] if index else self.beacons.under_way(),
             )
             for index, (tier, joined) in enumerate(parts)
         ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from kvgrove_daemon.beacons import BuildBeacons
 from kvgrove_daemon.event_log import EventLog
 from kvgrove_protocol.data import ToGateway
 from kvgrove_protocol.events import EventBatch, NodeLoad
@@ -25,6 +26,11 @@ class Followers:
         self._send = send
         self._listener = listener
         self._peers: set[bytes] = set()
+
+    @property
+    def beacons(self) -> BuildBeacons:
+        """What is being computed: told with the next batch."""
+        return self._log.beacons
 
     def flush(self, load: NodeLoad, *, heartbeat: bool = False) -> None:
         """Send what has changed, or an empty batch when a ``heartbeat`` is due."""

@@ -102,6 +102,11 @@ class NodeMetrics:
         self.waiting_for_room = Gauge(
             "kvgrove_node_waiting_for_room", "Requests that wait for room in a pool", registry=self.registry
         )
+        self.builds_untold = Counter(
+            "kvgrove_node_builds_untold_total",
+            "Builds that gateways were not told of, because as many as may be were under way",
+            registry=self.registry,
+        )
         self.tiers = TierFigures()
         self.registry.register(self.tiers)
         self.frames_dropped = Counter(
@@ -146,6 +151,10 @@ class NodeMetrics:
         self._raise(self.flights_joined, "", flights.joined)
         self._raise(self.flight_take_overs, "", flights.take_overs)
         self._raise(self.flight_time_outs, "", flights.time_outs)
+
+    def show_beacons(self, untold: int) -> None:
+        """Builds that were not told so far; it only grows."""
+        self._raise(self.builds_untold, "", untold)
 
     def _raise(self, counter: Counter, label: str, total: int) -> None:
         """``label`` empty: the counter has none."""

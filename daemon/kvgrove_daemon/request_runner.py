@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kvgrove_daemon.active import Active, Work
+from kvgrove_daemon.beacons import BuildBeacons
 from kvgrove_daemon.cache.backoff import Backoff
 from kvgrove_daemon.cache.flight_life import Wake
 from kvgrove_daemon.cache.flights import Flights, Pace
@@ -39,6 +40,7 @@ class RequestRunner:
         engine: EngineLoop,
         restorer: Restorer,
         *,
+        beacons: BuildBeacons,
         limits: WaitLimits,
         jitter: Callable[[], float],
     ) -> None:
@@ -46,6 +48,7 @@ class RequestRunner:
         self._engine = engine
         self._engine.draw_slots_from(self)
         self._restorer = restorer
+        self._beacons = beacons
         self._limits = limits
         self.models = ServedModels(engine)
         backoff = Backoff(base_s=limits.retry_base_s, max_s=limits.retry_max_s, jitter=jitter)
@@ -177,12 +180,22 @@ class RequestRunner:
 
     def _begin(self, active: Active, work: Work) -> None:
         active.work = work
+        self._tell_of(active, work)
         if work.restore is None:
             self._run(active, work)
             return
         first, upto = work.build.reused_blocks, work.restore.upto
         self._step(active, RequestEvent.LOAD)
         self._restorer.start(active.id, work.restore, work.build.slots[first:upto])
+
+    def _tell_of(self, active: Active, work: Work) -> None:
+        """Gateways send others who want the same prefix here, to wait for it."""
+        build, pace = work.build, self._pace()
+        if build.bypass is not None:
+            return
+        tokens = pace.queued_tokens + work.task.model.pool.store.block_size * (len(build.keys) - build.reused_blocks)
+        expected_s = tokens / pace.tokens_per_s if pace.tokens_per_s > 0 else None
+        self._beacons.begin(active.id, build.keys, build.reused_blocks, expected_s)
 
     def on_restored(self, command: Restored) -> None:
         """A worker has let go of the slots that it loaded into. One for a request that has ended is a no-op."""
@@ -244,7 +257,9 @@ class RequestRunner:
         work.build.commit(upto, lambda: self._is_fresh(work))
         if work.build.bypass is None:
             self._woken += self.flights.progress(active.id, upto)
+            self._beacons.progress(active.id, upto)
         else:  # nothing more of it becomes READY: who waits for that need not wait any longer
+            self._beacons.end(active.id)
             self._woken += self.flights.end(active.id, self._around.clock())
 
     def _is_fresh(self, work: Work) -> bool:
@@ -277,6 +292,7 @@ class RequestRunner:
                 self._engine.cancel(active.id)  # no-op where the engine ended it
             case Held.LEAD:
                 failed = event is RequestEvent.FAIL
+                self._beacons.end(active.id)
                 self._woken += self.flights.end(active.id, self._around.clock(), failed=failed)
             case Held.BUILD if active.work is not None:
                 end_build(active.work.build, event)

@@ -76,6 +76,14 @@ class Metrics:
             ["node"],
             registry=registry,
         )
+        self.builds_heard = Counter(
+            "kvgrove_router_builds_heard", "Builds under way that nodes told of", registry=registry
+        )
+        self.builds_left_out = Counter(
+            "kvgrove_router_builds_left_out",
+            "Builds that nodes told of and that found no room among the notes",
+            registry=registry,
+        )
         self.malformed = Counter(
             "kvgrove_gateway_malformed_frames", "Frames from nodes that were dropped", registry=registry
         )

@@ -2,6 +2,7 @@
 
 Beside the index it keeps count and digest of what was applied. The node sends its own with every batch: where they
 differ although nothing was missed, the two have drifted; that is counted, shown and healed by a snapshot.
+What the node is only computing is no part of that: see `router.heard`.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,12 @@ from kvgrove_gateway.router.feed import (
     Quiet,
     step,
 )
+from kvgrove_gateway.router.heard import HeardBuilds
 from kvgrove_gateway.router.index import BlockIndex
 from kvgrove_protocol.data import Subscribe
 from kvgrove_protocol.events import (
     NOTHING_LISTED,
+    Build,
     Cleared,
     EventBatch,
     Listing,
@@ -58,6 +61,7 @@ class NodeResidency:
         self._position = Position()
         self._slot: int | None = None
         self._listing = NOTHING_LISTED
+        self._builds = HeardBuilds(index)
         self._asked = self._heard = 0.0
         self._healed: float | None = None
 
@@ -85,17 +89,23 @@ class NodeResidency:
         for event in batch.events:
             if not isinstance(event, Cleared):
                 count_keys(event.keys)
+        if batch.beacons is not None:
+            for build in batch.beacons.begun:
+                count_keys(build.keys)
         self._heard = now
         ask = self._take(batch, now)
         return ask or self._compare(batch, now)
 
     def chunk(self, chunk: SnapshotChunk, now: float) -> Subscribe | None:
         """Raises Malformed where its keys are none."""
-        count_keys(chunk.keys)
+        for joined in (chunk.keys, *(build.keys for build in chunk.builds)):
+            count_keys(joined)
         return self._take(chunk, now)
 
     def tick(self, now: float) -> Subscribe | None:
         """To be called about once a second."""
+        if self._slot is not None:
+            self._builds.expire(self._slot, now)
         waited = now - self._asked
         match self._position.state:
             case FeedState.SYNCING if waited > SNAPSHOT_S:
@@ -111,6 +121,7 @@ class NodeResidency:
         """Nothing is known of the node any more."""
         self._position, self._listing, self._healed = Position(), NOTHING_LISTED, None
         self._metrics.drift_gone(self._node)
+        self._builds.forget()
         if self._slot is not None:
             self._index.close_slot(self._slot)
             self._slot = None
@@ -140,8 +151,12 @@ class NodeResidency:
                     self._renew_slot()
                 case Load():
                     self._store(effect.keys, effect.tier)
+                    self._begin_builds(effect.builds, now)
                 case Apply():
                     self._apply(effect.batch)
+                    if effect.batch.beacons is not None:
+                        self._begin_builds(effect.batch.beacons.begun, now)
+                        self._builds.end(self._open(), effect.batch.beacons.ended)
                 case Ask():
                     self._metrics.resyncs.labels(effect.reason).inc()
                     self._asked = now
@@ -164,6 +179,12 @@ class NodeResidency:
                 case Cleared():
                     self._renew_slot()
 
+    def _begin_builds(self, builds: Sequence[Build], now: float) -> None:
+        heard, left_out = self._builds.heard, self._builds.left_out
+        self._builds.begin(self._open(), builds, now)
+        self._metrics.builds_heard.inc(self._builds.heard - heard)
+        self._metrics.builds_left_out.inc(self._builds.left_out - left_out)
+
     def _store(self, joined: bytes, tier: str) -> None:
         self._index.store(self._open(), joined, tier)
         self._note(joined, tier, 1)
@@ -181,4 +202,5 @@ class NodeResidency:
         if self._slot is not None:
             self._index.close_slot(self._slot)
         self._slot = self._index.open_slot()
+        self._builds.forget()
         self._listing = NOTHING_LISTED

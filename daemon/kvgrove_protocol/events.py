@@ -6,6 +6,10 @@ Keys of a batch are concatenated (32 bytes each): a router needs set membership 
 
 Each batch also says how much the node lists after it, as a count and a digest that does not depend on order. A consumer
 that applied everything has the same ones; another one has drifted, and asks for a snapshot.
+
+*Beacons* say what a node is only computing, so that a cold prefix that is asked for through several gateways is built
+once. They are hints with a time to live: what a node that died unheard had told runs out by itself. Whoever does not
+know them reads past them.
 """
 
 import struct
@@ -64,6 +68,30 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
 NOTHING_LISTED = Listing(0, 0)
 
 
+class Build(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks that the node computes for a prompt it has admitted."""
+
+    number: int
+    """Unique in the node's boot; rises."""
+    keys: bytes
+    """Parents first; of the first `MAX_BUILD_KEYS` that it computes: what prompts have in common is their beginning."""
+    seconds: float
+    """To live, from when it is heard; a follower may forget it earlier, and does at its end."""
+
+
+class Beacons(msgspec.Struct, frozen=True, array_like=True):
+    """What changed since the batch before."""
+
+    begun: list[Build] = []
+    ended: list[int] = []
+    """Numbers: all of the build is READY, or will not be. Unknown ones are no matter."""
+
+
+MAX_BUILD_KEYS = 256
+MAX_BUILDS = 64
+"""That one node tells of at a time: 512 KiB of keys in a snapshot."""
+
+
 class EventBatch(msgspec.Struct, frozen=True, tag="event_batch", tag_field="type"):
     """Batch ``seq`` of ``boot``. An empty one is a heartbeat: it carries load, and shows gaps while the node idles."""
 
@@ -73,6 +101,8 @@ class EventBatch(msgspec.Struct, frozen=True, tag="event_batch", tag_field="type
     load: NodeLoad
     listing: Listing | None = None
     """Of all that is READY after this batch; None from a node that does not say."""
+    beacons: Beacons | None = None
+    """None: no build began or ended, or the node does not say."""
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, tag="snapshot_chunk", tag_field="type"):
@@ -84,6 +114,8 @@ class SnapshotChunk(msgspec.Struct, frozen=True, tag="snapshot_chunk", tag_field
     last: bool
     keys: bytes
     tier: str = HOST
+    builds: list[Build] = []
+    """Under way as of ``seq``; in the first chunk."""
 
 
 SNAPSHOT_CHUNK_KEYS = 16_384

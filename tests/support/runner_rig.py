@@ -67,6 +67,7 @@ class RunnerRig:
         self.lease = True
         self.heard: dict[str, Heard] = {}
         self.peers: dict[str, bytes] = {}
+        self.log = EventLog("boot")
         name = segment_name(f"runner{os.getpid()}", "0", next(_numbers))
         self.pools = NodePools(
             Surface(
@@ -76,7 +77,7 @@ class RunnerRig:
                 workers=TierWorkers(lambda: None),
                 fresh=lambda _uid, _root: self.lease,
                 clock=lambda: self.now,
-                log=EventLog("boot"),
+                log=self.log,
             )
         )
         layout = open_model(model).shape.layout("float32", BLOCK)
@@ -108,6 +109,7 @@ class RunnerRig:
             around,
             self.engine,
             restorer if restorer is not None else NoSlowerTier(),
+            beacons=self.log.beacons,
             limits=limits if limits is not None else WaitLimits(),
             jitter=lambda: 1.0,
         )

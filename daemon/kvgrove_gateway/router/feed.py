@@ -26,13 +26,13 @@ A snapshot is true as of its ``seq``; batches with a higher one are applied on t
 not in doubt.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvgrove_protocol.events import EventBatch, SnapshotChunk
+from kvgrove_protocol.events import Build, EventBatch, SnapshotChunk
 
 MAX_KEPT_BATCHES = 1024
 
@@ -83,10 +83,11 @@ class Clear:
 
 @dataclass(frozen=True)
 class Load:
-    """Keys of the snapshot."""
+    """Keys of the snapshot, and in its first part what is being computed."""
 
     keys: bytes
     tier: str
+    builds: Sequence[Build] = ()
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ def _chunk(position: Position, chunk: SnapshotChunk) -> Step:
     elif chunk.index != position.next_chunk or chunk.seq != position.snapshot_seq:
         return _restart(position, "snapshot_gap")
     position = replace(position, next_chunk=position.next_chunk + 1)
-    if chunk.keys:
-        effects.append(Load(chunk.keys, chunk.tier))
+    if chunk.keys or chunk.builds:
+        effects.append(Load(chunk.keys, chunk.tier, tuple(chunk.builds)))
     if not chunk.last:
         return position, effects
     return _follow_on(replace(position, applied=chunk.seq, next_chunk=0), effects)
