@@ -107,6 +107,37 @@ def test_a_write_that_finds_no_room_or_a_broken_disk_leaves_nothing_and_heals(
         assert disk.read(9, new[1]) == body_of(new[1])
 
 
+def refusing(number: int, *whats: str) -> Callable[[str], None]:
+    def at(what: str) -> None:
+        if what in whats:
+            raise OSError(number, os.strerror(number))
+
+    return at
+
+
+def test_writes_that_fail_and_cannot_be_undone_do_not_fill_the_disk_and_are_removed_when_it_heals(
+    tmp_path: Path,
+) -> None:
+    broken = WatchedFilesystem(refusing(errno.EIO, "sync", "unlink"))
+    disk = open_disk(tmp_path, filesystem=broken)
+    disk.set_secret(UID, SECRET)
+    for _ in range(5):
+        with pytest.raises(MediumFailed):
+            disk.write(0, FACTS[0], body_of(FACTS[0]))
+        assert len(files_in(tmp_path)) == 1
+    broken.at = lambda _what: None
+    assert disk.erase([0]) == 1  # as the tier does with each slot that nothing came of
+    assert files_in(tmp_path) == []
+
+    broken.at = refusing(errno.EIO, "sync", "unlink")
+    with pytest.raises(MediumFailed):
+        disk.write(0, FACTS[0], body_of(FACTS[0]))
+    broken.at = lambda _what: None
+    disk.write(0, FACTS[0], body_of(FACTS[0]))
+    assert len(files_in(tmp_path)) == 1
+    assert disk.read(0, FACTS[0]) == body_of(FACTS[0])
+
+
 def test_a_full_disk_says_so_until_there_is_room_again(tmp_path: Path) -> None:
     moody = Moody()
     disk = open_disk(tmp_path, filesystem=moody)

@@ -61,7 +61,7 @@ class Eraser:
     def erase(self, slots: Sequence[int]) -> None:
         """See `DiskMedium.erase`."""
         self._shelf.files.check_open()
-        self._prove(self._shelf.condemn(slots), [], [])
+        self._prove(self._shelf.condemn(slots), [], [*self._shelf.left])
 
     def erase_namespace(self, namespace: str) -> int:
         """See `DiskMedium.erase_namespace`."""
@@ -110,6 +110,7 @@ class Eraser:
             if path in slots:
                 shelf.table.drop(*slots[path])
             shelf.set_aside.forget(path)
+        shelf.left.difference_update(done.gone)
         shelf.table.wait_again([extent for path, extent in waited.items() if path not in done.gone])
         remaining = len(slots) + len(waited) + len(others) - len(done.gone)
         if remaining:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -83,11 +82,15 @@ class ExtentFiles:
     def publish(self, extent: bytes) -> None:
         self.filesystem.rename(self.draft_path(extent), self.path(extent))
 
-    def discard(self, extent: bytes) -> None:
-        """Remove what a failed write left, under either name, as far as the system lets us. Never raises."""
+    def discard(self, extent: bytes) -> list[Path]:
+        """Remove what a failed write left, under either name; answers what the system kept. Never raises."""
+        left: list[Path] = []
         for path in (self.draft_path(extent), self.path(extent)):
-            with suppress(OSError):
+            try:
                 self.filesystem.unlink(path)
+            except OSError:
+                left.append(path)
+        return left
 
     def unlink(self, extent: bytes) -> None:
         self.filesystem.unlink(self.path(extent))

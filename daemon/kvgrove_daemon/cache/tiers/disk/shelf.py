@@ -7,7 +7,8 @@ extent must not be used any more. Must not know: the order of any of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from kvgrove_daemon.cache.tiers.disk.causes import Cause
@@ -53,6 +54,9 @@ class Shelf:
     entropy: Entropy
     wall_clock: Callable[[], float]
     """Seconds since 1970."""
+    left: set[Path] = field(default_factory=set)
+    """Files of failed writes that the system would not remove: nobody's, and in no count of slots. They go before
+    anything else is written, or with the next slots that are erased."""
 
     def condemn(self, slots: Sequence[int]) -> list[tuple[int, Extent]]:
         """What these slots hold, never to be read again; nothing reads or rewraps it any more on return."""

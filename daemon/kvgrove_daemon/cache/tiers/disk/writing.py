@@ -50,6 +50,7 @@ class Writer:
         with ExitStack() as undo:
             undo.callback(self._withdraw, drafts)
             try:
+                self._clear_away()
                 self._make_room(displaced)
                 for draft, (_, facts, body) in zip(drafts, blocks, strict=True):
                     self._shelf.files.draft(draft.extent.header, self._parts(draft, facts, body))
@@ -65,7 +66,7 @@ class Writer:
     def _withdraw(self, drafts: Sequence[_Draft]) -> None:
         self._shelf.table.withdraw([draft.slot for draft in drafts])
         for draft in drafts:
-            self._shelf.files.discard(draft.extent.header.extent)
+            self._shelf.left.update(self._shelf.files.discard(draft.extent.header.extent))
 
     def _begin(self, slot: int, facts: Facts, body: bytes | memoryview) -> _Draft:
         if len(facts.tokens) != self._shelf.shape.token_bytes:
@@ -76,6 +77,12 @@ class Writer:
         secret = self._shelf.keyring.of(facts.namespace).current
         header = self._shelf.shape.header(self._shelf.entropy(EXTENT_ID_BYTES), facts.namespace, facts.depth)
         return _Draft(slot, Extent(header, facts.root, facts.key), secret)
+
+    def _clear_away(self) -> None:
+        """Else writes that fail again and again would fill the disk with what they leave. Raises OSError."""
+        for path in list(self._shelf.left):
+            self._shelf.files.filesystem.unlink(path)
+            self._shelf.left.discard(path)
 
     def _make_room(self, displaced: Sequence[Extent]) -> None:
         """Raises OSError; what could not be removed waits again."""
