@@ -4,6 +4,7 @@ The part of the ledger that knows namespaces and boots, not connections. Pure; r
 Every change of what must be durable marks the member; `flush` says what to persist.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,9 @@ from kvgrove_protocol.control import Hello, NodeReport, Revision
 from kvgrove_protocol.errors import Malformed
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.receipts import EraseOutcome
+
+MAX_FINAL_PROOFS = 1_024
+"""Of namespaces that are erased; the oldest goes first."""
 
 CLOCK_MARGIN = 1e-3
 """Two machines' clocks are taken to run at rates that differ by less than this (NTP slews by at most 5e-4)."""
@@ -69,6 +73,7 @@ class Holders:
     def __init__(self, records: Iterable[MemberRecord], now: float) -> None:
         self._namespaces: dict[str, _Namespace] = {}
         self._dirty: set[str] = set()
+        self._final: OrderedDict[str, Proof] = OrderedDict()
         for record in records:
             holder = _Holder(
                 record.member,
@@ -213,6 +218,15 @@ class Holders:
         namespace.evidence.expect({*namespace.holders, *bearers})
         return namespace.evidence.proofs()
 
+    def standings(self, uid: str) -> Mapping[tuple[str, str], Standing]:
+        """(member, boot) -> its standing, of every holder of ``uid``."""
+        namespace = self._namespaces.get(uid)
+        return {boot: holder.standing for boot, holder in namespace.holders.items()} if namespace is not None else {}
+
+    def final_proof(self, uid: str) -> Proof | None:
+        """How the erasure of ``uid`` ended; None: it has not, or more than MAX_FINAL_PROOFS have since."""
+        return self._final.get(uid)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[tuple[_Namespace, _Holder]]:
@@ -236,7 +250,12 @@ class Holders:
             and all(holder.standing is Standing.CONFIRMED for holder in namespace.holders.values())
         ]
         for uid in erased:
-            self._dirty |= {holder.member for holder in self._namespaces.pop(uid).holders.values()}
+            namespace = self._namespaces.pop(uid)
+            self._dirty |= {holder.member for holder in namespace.holders.values()}
+            namespace.evidence.expect(namespace.holders)
+            self._final[uid] = namespace.evidence.proofs().get(WHOLE, Proof())
+        while len(self._final) > MAX_FINAL_PROOFS:
+            self._final.popitem(last=False)
 
 
 def _renew(namespace: _Namespace, revision: Revision) -> None:

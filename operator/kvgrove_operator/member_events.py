@@ -63,6 +63,17 @@ class MemberEnded:
 
 
 @dataclass(frozen=True)
+class MemberGone:
+    """What the member ran on was taken out of the fleet, and nobody can say whether its process has ended.
+
+    Its leases run out; then it holds nothing any more. Should it be heard again, it is a member as before.
+    """
+
+    now: float
+    member: str
+
+
+@dataclass(frozen=True)
 class Issued:
     """What the ledger needs to know of a planned namespace."""
 
@@ -100,7 +111,7 @@ class Tick:
     now: float
 
 
-Event = HelloReceived | ReportReceived | GoodbyeReceived | MemberEnded | PlanIssued | Leading | Tick
+Event = HelloReceived | ReportReceived | GoodbyeReceived | MemberEnded | MemberGone | PlanIssued | Leading | Tick
 
 # -- effects -----------------------------------------------------------------------------------------------------------
 

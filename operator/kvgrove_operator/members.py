@@ -36,6 +36,7 @@ from kvgrove_operator.member_events import (
     HelloReceived,
     Leading,
     MemberEnded,
+    MemberGone,
     MemberRecord,
     Outranked,
     PlanIssued,
@@ -45,6 +46,7 @@ from kvgrove_operator.member_events import (
     Tick,
 )
 from kvgrove_operator.plan_state import Proof
+from kvgrove_operator.standing import Standing
 from kvgrove_protocol.control import DAEMON, Hello, LeaseGrant, NodeEndpoint, NodeReport, Refused, Revision
 
 __all__ = ["Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
@@ -121,6 +123,14 @@ class MemberLedger:
         bearers = [(view.hello.member, view.hello.boot) for view in self.members if uid in view.hello.namespace_uids]
         return self._holders.proofs(uid, bearers)
 
+    def holders(self, uid: str) -> Mapping[tuple[str, str], Standing]:
+        """(member, boot) -> how it stands to the newest fence of ``uid``, or to its erasure once it is not planned."""
+        return self._holders.standings(uid)
+
+    def final_proof(self, uid: str) -> Proof | None:
+        """What was proven of a namespace that is erased; None: it is not, or that was long ago."""
+        return self._holders.final_proof(uid)
+
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def step(self, event: Event) -> tuple[Effect, ...]:
@@ -134,6 +144,8 @@ class MemberLedger:
                 effects = self._goodbye(peer, event.now)
             case MemberEnded(member=member):
                 effects = self._ended(member, event.now)
+            case MemberGone(member=member):
+                effects = self._gone(member, event.now)
             case PlanIssued(namespaces=namespaces):
                 self._advance()
                 self._holders.issue(namespaces, self._revision, event.now)
@@ -200,6 +212,12 @@ class MemberLedger:
         if (view := self._members.get(member)) is not None:
             self._remove(view, over=True)
         return self._follow_nodes(now)
+
+    def _gone(self, member: str, now: float) -> list[Effect]:
+        if member not in self._members:  # one that is heard is there, whatever somebody else says
+            self._holders.supersede(member, boot="")
+            self._holders.settle(now)
+        return []
 
     def _tick(self, now: float) -> list[Effect]:
         self._holders.settle(now)

@@ -1,0 +1,428 @@
+"""The operator's end of the fleet link: the shell around planning and around the ledger of members.
+
+One event at a time, the effects of each carried out in order, and every fact durable before anyone is told of it. It
+decides nothing itself, and knows nothing of how objects are watched or statuses written. Whoever needs to look at an
+object again because of what happened here is told its key.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import zmq.asyncio
+from msgspec.structs import replace
+
+from kvgrove_crds.cache_node import CacheNode, CacheNodeStatus
+from kvgrove_crds.namespace import PromptCacheNamespace
+from kvgrove_link.bodies import answer
+from kvgrove_link.clock import boottime
+from kvgrove_link.planner import PlannerSocket
+from kvgrove_operator import cache_nodes
+from kvgrove_operator.cache_nodes import Fleetwide
+from kvgrove_operator.keys import MEMBERS, WORKLOADS, Key, Kind
+from kvgrove_operator.kube import Unavailable
+from kvgrove_operator.member_events import (
+    Effect,
+    Event,
+    GoodbyeReceived,
+    HelloReceived,
+    Leading,
+    MemberGone,
+    Outranked,
+    Persist,
+    PlanIssued,
+    ReportReceived,
+    Send,
+    SendPlan,
+    Tick,
+)
+from kvgrove_operator.members import Invalidation, MemberLedger, MemberView
+from kvgrove_operator.mint import SYSTEM_MINT
+from kvgrove_operator.node_book import NodeBook
+from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
+from kvgrove_operator.plan_state import PlanState
+from kvgrove_operator.store import Store
+from kvgrove_protocol.control import (
+    DAEMON,
+    GATEWAY,
+    BodyRequest,
+    Goodbye,
+    Hello,
+    ModelReport,
+    NamespaceReport,
+    NodeReport,
+    Revision,
+    ToPlanner,
+)
+from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.receipts import Receipt
+
+_TICK_SECONDS = 0.5
+_AGAIN_SECONDS = 1.0
+
+
+class Outdated(Terminal):
+    """A member follows a planner of a later term: this one has lost its memory, or its place."""
+
+    code = "outranked"
+
+    def __init__(self, term: int) -> None:
+        super().__init__(f"a member follows a plan of term {term}, which is later than ours")
+        self.term = term
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What earlier leaders left."""
+
+    plan: PlanState
+    nodes: tuple[CacheNode, ...]
+
+
+class _Said(NamedTuple):
+    """Of a member's report, what plans and statuses depend on."""
+
+    applied: Revision
+    models: list[ModelReport]
+    namespaces: list[NamespaceReport]
+    receipts: list[Receipt]
+
+
+@dataclass
+class FleetCounters:
+    """All only rise."""
+
+    plans: int = 0
+    persists: int = 0
+    waits: int = 0
+    """Tries to make something durable that found the API server away."""
+    messages: dict[str, int] = field(default_factory=dict)
+
+
+class Fleet:
+    """Owns the planner's socket. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        context: zmq.asyncio.Context,
+        address: str,
+        *,
+        term: int,
+        memory: Memory,
+        store: Store,
+        book: NodeBook,
+        changed: Callable[[Key], None],
+        clock: Callable[[], float] = boottime,
+        wall_clock: Callable[[], float] = time.time,
+        mint: Mint = SYSTEM_MINT,
+    ) -> None:
+        """Binds ``address``. ``term`` is durable and above every earlier one. Raises zmq.ZMQError where it cannot."""
+        self.counters = FleetCounters()
+        self._socket = PlannerSocket(context, address, term=term)
+        records = [record for node in memory.nodes for record in cache_nodes.records_of(node)]
+        self._ledger = MemberLedger(term, clock(), records)
+        self._state = memory.plan
+        self._recorded_fences = cache_nodes.fences_of(memory.nodes)
+        self._seen: Mapping[str, Fence] = {}
+        self._store, self._book, self._changed = store, book, changed
+        self._clock, self._wall_clock, self._mint = clock, wall_clock, mint
+        self._desired = Desired()
+        self._observed = Observed()
+        self._planned: Planned | None = None
+        self._present: Collection[str] = ()
+        self._roles = {node.name: DAEMON if node.spec.member == "Daemon" else GATEWAY for node in memory.nodes}
+        self._said: dict[str, _Said] = {}
+        self._invalidations: dict[str, Invalidation | None] = {}
+        self._turn = asyncio.Lock()
+
+    @property
+    def address(self) -> str:
+        """Where members dial, with the port that was chosen."""
+        return self._socket.address
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    async def lead(self, until: float) -> None:
+        """This process leads until ``until`` (CLOCK_BOOTTIME)."""
+        self._ledger.step(Leading(self._clock(), until))  # asks for no effect, so it need not wait for its turn
+
+    async def apply(self, desired: Desired, seen: Mapping[str, Fence], present: Collection[str]) -> None:
+        """Plan ``desired`` from now on; on return the plan is durable and on its way to every member.
+
+        ``seen``: namespace UID -> counters that are on record elsewhere (in statuses), and are gone above.
+        ``present``: UIDs of all namespaces that have an object, also those that are being deleted: what is on record of
+        them stays until the object has told people how its erasure ended.
+        """
+        async with self._turn:
+            self._desired, self._seen, self._present = desired, seen, frozenset(present)
+            await self._plan(self._observe())
+
+    async def member_gone(self, member: str) -> None:
+        """What the member ran on is not there any more."""
+        async with self._turn:
+            await self._step(MemberGone(self._clock(), member))
+
+    async def serve(self) -> None:
+        """Answer members for ever. Raises Outdated where a later planner has taken over."""
+        while True:
+            peer, message = await self._socket.receive()
+            async with self._turn:
+                await self._take(peer, message)
+
+    async def keep_time(self) -> None:
+        """Draw the consequences of time for ever: leases that end, members that fall silent, texts that are due."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            async with self._turn:
+                before = {view.hello.member for view in self._ledger.members}
+                await self._step(Tick(self._clock()))
+                for member in before - {view.hello.member for view in self._ledger.members}:
+                    self._tell_of(member)
+                await self._replan()
+                self._tell_of_invalidations()
+
+    async def _take(self, peer: bytes, message: ToPlanner) -> None:
+        now = self._clock()
+        kind = type(message).__name__
+        self.counters.messages[kind] = self.counters.messages.get(kind, 0) + 1
+        match message:
+            case Hello(member=member):
+                self._roles[member] = message.role
+                await self._step(HelloReceived(now, peer, message))
+                self._tell_of(member)
+                await self._replan()
+            case NodeReport():
+                await self._step(ReportReceived(now, peer, message))
+                await self._reported(peer, message)
+            case Goodbye():
+                gone = next((view.hello.member for view in self._ledger.members if view.peer == peer), None)
+                await self._step(GoodbyeReceived(now, peer))
+                if gone is not None:
+                    self._tell_of(gone)
+                await self._replan()
+            case BodyRequest():
+                known = any(view.peer == peer for view in self._ledger.members)
+                if known and self._planned is not None:
+                    await self._socket.send(peer, answer(message, self._planned.bodies))
+
+    async def _reported(self, peer: bytes, report: NodeReport) -> None:
+        view = next((view for view in self._ledger.members if view.peer == peer), None)
+        if view is None or view.report is not report:
+            return
+        member = view.hello.member
+        said = _Said(report.applied, report.models, report.namespaces, report.receipts)
+        if self._said.get(member) == said:
+            return  # nothing that plans or statuses depend on
+        before = self._said.get(member)
+        self._said[member] = said
+        self._tell_of_report(view, before)
+        await self._replan()
+
+    async def _step(self, event: Event) -> None:
+        for effect in self._ledger.step(event):
+            await self._carry_out(effect)
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Persist(member=member):
+                self.counters.persists += 1
+                await self._durable(lambda: self._write_node(member))
+            case Send(peer=peer, message=message):
+                await self._socket.send(peer, message)
+            case SendPlan():
+                if self._planned is not None:
+                    plan_of = self._planned.for_member(effect.role, nodes=effect.nodes, revision=effect.revision)
+                    await self._socket.send(effect.peer, plan_of)
+            case Outranked(term=term):
+                raise Outdated(term)
+
+    async def _durable(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Waits for an API server that is away, in its turn: what rests on the fact is not sent before it is durable.
+
+        Members serve on meanwhile, and cold once their leases have run out.
+        """
+        while True:
+            try:
+                await write()
+            except Unavailable:
+                self.counters.waits += 1
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                return
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    async def _replan(self) -> None:
+        """Plan again if the fleet reports something that plans depend on, or something that waited is due."""
+        if self._planned is None:
+            return
+        observed, due = self._observe(), self._planned.due
+        if observed != self._observed or (due is not None and due <= self._wall_clock()):
+            await self._plan(observed)
+
+    async def _plan(self, observed: Observed) -> None:
+        before, self._observed = self._planned, observed
+        kept = before.bodies if before is not None else {}
+        planned = plan(self._desired, self._state, observed, mint=self._mint, now=self._wall_clock(), kept=kept)
+        if planned.state != self._state:
+            await self._durable(lambda: self._store.save(planned.state))
+            self._state = planned.state
+        self._planned = planned
+        if before is None or not planned.same_plan(before):
+            self.counters.plans += 1
+            await self._step(PlanIssued(self._clock(), planned.issued()))
+        self._tell_of_plan(before, planned)
+
+    def _observe(self) -> Observed:
+        erased = [uid for uid in self._state.removed if uid not in self._present and self._ledger.erased(uid)]
+        proofs = {
+            erasure: proof
+            for uid, held in self._state.namespaces.items()
+            if held.erasures
+            for erasure, proof in self._ledger.proofs(uid).items()
+            if proof.complete
+        }
+        observed = observe(self._ledger.members, erased, proofs)
+        fences = dict(observed.fences_seen)
+        for recorded in (self._recorded_fences, self._seen):
+            for uid, fence in recorded.items():
+                fences[uid] = _highest(fences.get(uid), fence)
+        return Observed(observed.daemons, observed.models, fences, observed.coming, observed.erased, observed.proofs)
+
+    # -- what others should look at ------------------------------------------------------------------------------------
+
+    def _tell_of(self, member: str) -> None:
+        """It came or went: whatever is planned for it looks different."""
+        self._said.pop(member, None)
+        self._changed(Key(Kind.NODE, member))
+        self._changed(MEMBERS)
+        self._tell_all()
+
+    def _tell_of_report(self, view: MemberView, before: _Said | None) -> None:
+        self._changed(Key(Kind.NODE, view.hello.member))
+        if view.report is None:
+            return
+        if before is None:
+            self._tell_all()
+            return
+        known = {report.uid: report for report in before.namespaces}
+        for report in view.report.namespaces:
+            if known.get(report.uid) != report and (name := self.name_of(report.uid)):
+                self._changed(Key(Kind.NAMESPACE, name))
+        if before.models != view.report.models or before.applied != view.report.applied:
+            self._tell_all()
+
+    def _tell_of_plan(self, before: Planned | None, planned: Planned) -> None:
+        if before is None or planned.state != before.state or planned.problems != before.problems:
+            self._tell_all()
+            self._changed(WORKLOADS)
+
+    def _tell_all(self) -> None:
+        for held in (*self._state.namespaces.values(), *self._state.removed.values()):
+            self._changed(Key(Kind.NAMESPACE, held.name))
+        for name in {*self._state.models, *(model.resource.name for model in self._desired.models)}:
+            self._changed(Key(Kind.MODEL, name))
+
+    def _tell_of_invalidations(self) -> None:
+        for uid, held in (self._state.namespaces | self._state.removed).items():
+            found = self._ledger.invalidation(uid)
+            if self._invalidations.get(uid) != found:
+                self._invalidations[uid] = found
+                self._changed(Key(Kind.NAMESPACE, held.name))
+
+    # -- facts ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> MemberLedger:
+        """To be read only."""
+        return self._ledger
+
+    @property
+    def planned(self) -> Planned | None:
+        """The plan in force."""
+        return self._planned
+
+    @property
+    def state(self) -> PlanState:
+        """What is durable."""
+        return self._state
+
+    def resource(self, uid: str) -> PromptCacheNamespace | None:
+        """The namespace as it is planned: not as it may have been declared since."""
+        return next((each for each in self._desired.namespaces if each.metadata.uid == uid), None)
+
+    @property
+    def desired(self) -> Desired:
+        """What the plan in force was made of."""
+        return self._desired
+
+    def name_of(self, uid: str) -> str:
+        held = self._state.namespaces.get(uid) or self._state.removed.get(uid)
+        return held.name if held is not None else ""
+
+    def views(self) -> dict[str, MemberView]:
+        """Connected members, by name."""
+        return {view.hello.member: view for view in self._ledger.members}
+
+    def daemons(self) -> dict[str, MemberView]:
+        return {name: view for name, view in self.views().items() if view.hello.role == DAEMON}
+
+    def recorded_members(self) -> dict[str, str]:
+        """Every member that is on record or connected -> its role."""
+        names = {*self._book.members, *self.views(), *(record.member for record in self._ledger.records())}
+        return {name: self._roles.get(name, DAEMON) for name in sorted(names)}
+
+    # -- CacheNodes ----------------------------------------------------------------------------------------------------
+
+    async def write_node(self, member: str) -> None:
+        """Bring the member's CacheNode up to date, if that tells anybody anything."""
+        async with self._turn:
+            view = self.views().get(member)
+            if view is None and self._book.status(member) is None:
+                return
+            status = self._node_status(member, view)
+            if cache_nodes.tells_more(status, self._book.status(member)):
+                await self._write_node(member)
+
+    async def forget_node(self, member: str) -> bool:
+        """Delete the CacheNode of a member that is not there and holds nothing; whether that was so."""
+        async with self._turn:
+            held = any(record.member == member for record in self._ledger.records())
+            if held or member in self.views():
+                return False
+            await self._book.remove(member)
+            self._roles.pop(member, None)
+            return True
+
+    async def _write_node(self, member: str) -> None:
+        role = self._roles.get(member, DAEMON)
+        await self._book.write(member, role, self._node_status(member, self.views().get(member)))
+
+    def _node_status(self, member: str, view: MemberView | None) -> CacheNodeStatus:
+        records = [record for record in self._ledger.records() if record.member == member]
+        models = self._planned.models if self._planned is not None else ()
+        around = Fleetwide(
+            names={uid: held.name for uid, held in (self._state.removed | self._state.namespaces).items()},
+            models={model.name: model for model in models},
+            revision=self._ledger.revision,
+            now=datetime.fromtimestamp(self._wall_clock(), UTC),
+        )
+        return cache_nodes.compose(view, records, self._book.status(member), around)
+
+
+def _highest(one: Fence | None, other: Fence) -> Fence:
+    if one is None:
+        return other
+    return replace(
+        one,
+        purge=max(one.purge, other.purge),
+        documents=max(one.documents, other.documents),
+        access=max(one.access, other.access),
+    )
