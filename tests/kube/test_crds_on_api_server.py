@@ -134,7 +134,7 @@ NODE = {"apiVersion": "kvgrove.dev/v1alpha1", "kind": "CacheNode", "spec": {"nod
 
 @pytest.fixture
 def objects(crds: Plane, cluster_namespace: str) -> dict[str, str]:
-    """One object of each kind: kind -> what kubectl calls it. Cluster-scoped ones have the name of the test namespace."""
+    """One object of each kind: kind -> what kubectl calls it. Cluster-scoped ones bear the test namespace's name."""
     create(crds, MODEL | {"metadata": {"name": cluster_namespace}})
     create(crds, SPACE | {"metadata": {"name": "space", "namespace": cluster_namespace}})
     create(crds, NODE | {"metadata": {"name": cluster_namespace}})
