@@ -87,7 +87,8 @@ def test_private_text_is_never_shared_between_tenants(running: RunningFleet) -> 
 def test_i3_a_changed_document_is_read_by_nobody_once_its_invalidation_is_complete(
     running: RunningFleet, model: Path
 ) -> None:
-    old = [running.post(url).json()["usage"]["prompt_tokens"] for url in running.fleet.base_urls]
+    first = [running.post(url).json() for url in running.fleet.base_urls]
+    old = [body["usage"]["prompt_tokens"] for body in first]
     assert running.post(running.fleet.base_url).json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
     before = running.fleet.status().namespace(NAMESPACE).fence
 
@@ -100,15 +101,17 @@ def test_i3_a_changed_document_is_read_by_nobody_once_its_invalidation_is_comple
     current = running.do(running.fleet.wait_for(complete, STEP_SECONDS))
     counts = current.namespace(NAMESPACE).invalidation
     assert (counts.confirmed, counts.expired, counts.pending) == (4, 0, 0)
-    for url, tokens in zip(running.fleet.base_urls, old, strict=True):
-        body = running.post(url).json()
+    second = [running.post(url).json() for url in running.fleet.base_urls]
+    for body, tokens in zip(second, old, strict=True):
         assert body["usage"]["prompt_tokens"] != tokens
     write_manifests(running.manifests, model)  # v1 again: its old blocks must stay unreadable
     running.do(running.fleet.apply())
     running.do(running.fleet.ready(STEP_SECONDS))
     body = running.post(running.fleet.base_url).json()
     assert body["usage"]["prompt_tokens"] == old[0]
-    assert missed(body).get("document_changed", 0) > 0
+    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    knew_another = body["kvgrove"]["node"] in {each["kvgrove"]["node"] for each in (*first, *second)}
+    assert (missed(body).get("document_changed", 0) > 0) == knew_another, "each node tells what it knew itself"
 
 
 def test_a_document_that_is_warmed_first_is_served_in_its_older_version_until_the_next_one_is_warm(

@@ -56,12 +56,14 @@ class Segment:
         free = _free_bytes()
         if size > free:
             raise PoolNoRoom(size, free, _CURE)
-        self._fd = os.open(SHM / name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        # Without a name until it is locked and whole: another starter of the same node must not take it for a dead one.
+        self._fd = os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(self._fd, 0, size)
             # Populated at once: a page fault per 4 KiB would be paid by the first prompts instead.
             self.memory = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            _give_name(self._fd, SHM / name)
         except OSError as error:
             self.close()
             if error.errno in (errno.ENOSPC, errno.ENOMEM):
@@ -75,6 +77,15 @@ class Segment:
         (SHM / self.name).unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = -1
+
+
+def _give_name(fd: int, path: Path) -> None:
+    """``open(2)``, O_TMPFILE: a nameless file gets its name by a link to what /proc shows of it."""
+    own_files = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(str(fd), path, src_dir_fd=own_files, follow_symlinks=True)
+    finally:
+        os.close(own_files)
 
 
 def remove_dead_segments(node: str, live_boot: str) -> dict[str, int]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -15,7 +16,14 @@ import torch
 from kvgrove_daemon.cache.arena import SharedMemoryArena
 from kvgrove_daemon.cache.earlier_boots import EarlierSegments
 from kvgrove_daemon.cache.layout import KVLayout
-from kvgrove_daemon.cache.segments import SHM, PoolNoRoom, remove_dead_segments, segment_name
+from kvgrove_daemon.cache.segments import (
+    SHM,
+    PoolNoRoom,
+    Segment,
+    boots_with_segments,
+    remove_dead_segments,
+    segment_name,
+)
 
 NODE = f"arena-test-{os.getpid()}"
 
@@ -105,6 +113,24 @@ def test_segments_of_a_dead_boot_go_and_those_of_a_live_one_stay() -> None:
     assert remove_dead_segments(NODE, "dead") == {}, "it belongs to this boot"
     assert remove_dead_segments(NODE, "0d") == {name: 4096}
     assert not (SHM / name).exists()
+
+
+def test_starters_of_one_name_do_not_take_each_others_segments_for_dead_ones() -> None:
+    problems: list[str] = []
+
+    def start_often(boot: str) -> None:
+        for number in range(300):
+            remove_dead_segments(NODE + "-crowd", boot)
+            segment = Segment(segment_name(NODE + "-crowd", boot, number), 4096)
+            if not (SHM / segment.name).exists():
+                problems.append(segment.name)
+            segment.close()
+
+    with ThreadPoolExecutor(4) as starters:
+        for done in [starters.submit(start_often, f"{boot}a") for boot in range(4)]:
+            done.result()
+    assert problems == []
+    assert boots_with_segments(NODE + "-crowd") == set()
 
 
 def test_i8_who_still_maps_a_dead_boots_segment_reads_zeros() -> None:
