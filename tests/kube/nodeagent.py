@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from pods.api import UNREACHABLE, Json, NodeApi
+from pods.api import UNREACHABLE, Json, NodeApi, show_defect
 from pods.container import now
 from pods.worker import Machine, PodWorker
 
@@ -191,8 +191,8 @@ class NodeAgent:
                     self._renew(node)
                     if not self._api.node_is_ready(node.name):
                         self._api.write_node_status(node.as_object())
-                except UNREACHABLE:
-                    continue  # the API server is away or the Node was deleted: as a kubelet, go on trying
+                except UNREACHABLE as error:  # the API server is away or the Node was deleted: go on, as a kubelet does
+                    show_defect(error)
 
     def _follow_pods(self) -> None:
         while not self._stop.is_set():
@@ -203,7 +203,8 @@ class NodeAgent:
                     self._note(kind, pod)
                     if self._stop.is_set():
                         return
-            except UNREACHABLE:
+            except UNREACHABLE as error:
+                show_defect(error)
                 self._stop.wait(_RETRY_SECONDS)
 
     def _take(self, pods: Sequence[Json]) -> None:

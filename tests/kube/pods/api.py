@@ -14,6 +14,8 @@ from urllib3.exceptions import HTTPError
 UNREACHABLE = (ApiException, HTTPError, OSError)
 """What a call raises where the API server refuses or is away. The agent tries again, as a kubelet does."""
 
+_WRONG = (400, 422)
+
 LEASES = "kube-node-lease"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -112,6 +114,12 @@ class NodeApi:
             if error.status != _NOT_FOUND:
                 raise
             self._leases.create_namespaced_lease(LEASES, {"metadata": {"name": name}, "spec": spec})
+
+
+def show_defect(error: Exception) -> None:
+    """Raises again what no later try mends: the API server calls what we sent wrong."""
+    if isinstance(error, ApiException) and error.status in _WRONG:
+        raise error
 
 
 def _lines(stream: Any) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pods.api import UNREACHABLE, Json, NodeApi
+from pods.api import UNREACHABLE, Json, NodeApi, show_defect
 from pods.container import Container, Launch, expanded_command, now
 from pods.environment import ConfigProblem, environment_of, expand
 from pods.files import PodFiles, content_of
@@ -40,13 +40,14 @@ class Machine:
 
 
 class PodWorker:
-    """``start`` it once. ``address``: the Pod's own loopback address."""
+    """``start`` it once. ``address``: the Pod's own loopback address, unless it has been given one before."""
 
     def __init__(self, pod: Json, machine: Machine, api: NodeApi, address: str) -> None:
         self.pod = pod
         self.uid: str = pod["metadata"]["uid"]
         self._machine, self._api = machine, api
         self._folder = machine.root / "pods" / self.uid
+        address = pod.get("status", {}).get("podIP") or address
         self._addresses = {"status.podIP": address, "status.hostIP": machine.host_ip}
         known = {item["name"]: item for item in pod.get("status", {}).get("containerStatuses", [])}
         policy = pod["spec"].get("restartPolicy", "Always")
@@ -142,8 +143,8 @@ class PodWorker:
         except ConfigProblem as problem:
             for container in self.containers:
                 container.waiting = ("CreateContainerConfigError", str(problem))
-        except UNREACHABLE:
-            pass  # nothing can be reported either
+        except UNREACHABLE as error:  # nothing can be reported either
+            show_defect(error)
         self._prepare_at = moment + _RETRY_SECONDS
 
     def _launch(self, container: Container, files: PodFiles) -> Launch:
@@ -186,7 +187,8 @@ class PodWorker:
         try:
             self._api.remove_pod(self.pod)
             self._gone = True
-        except UNREACHABLE:
+        except UNREACHABLE as error:
+            show_defect(error)
             self._end.wait(_RETRY_SECONDS)
 
     def _report(self, moment: float) -> None:
@@ -199,7 +201,8 @@ class PodWorker:
             self._api.write_pod_status(self.pod, status)
             self._written = status
             self._write_at = moment + _SETTLE_SECONDS
-        except UNREACHABLE:
+        except UNREACHABLE as error:
+            show_defect(error)
             self._write_at = moment + _RETRY_SECONDS
 
     def _signal(self, number: signal.Signals) -> None:
