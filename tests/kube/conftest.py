@@ -18,15 +18,32 @@ from controlplane.plane import Plane
 CRDS = Path(__file__).parents[2] / "crds" / "manifests"
 
 
-@pytest.fixture(scope="session")
-def control_plane_programs(pytestconfig: pytest.Config) -> Path:
-    """The folder of the programs. The first build takes minutes, so what it says is not kept from those who wait."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+_PROGRAMS = pytest.StashKey[Path | str]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds the programs if a chosen test wants them: here, because minutes would be the first test's time-out.
+
+    What the build says is not kept from those who wait.
+    """
+    wanted = any("control_plane_programs" in getattr(item, "fixturenames", ()) for item in session.items)
+    if session.config.option.collectonly or not wanted:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            return built()
+            session.config.stash[_PROGRAMS] = built()
     except BuildProblem as problem:
-        pytest.skip(f"no control plane: {problem}")
+        session.config.stash[_PROGRAMS] = str(problem)
+
+
+@pytest.fixture(scope="session")
+def control_plane_programs(pytestconfig: pytest.Config) -> Path:
+    """The folder of the programs."""
+    programs = pytestconfig.stash[_PROGRAMS]
+    if isinstance(programs, str):
+        pytest.skip(f"no control plane: {programs}")
+    return programs
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ A node may hang (`pause`: its processes are stopped, its lease is not renewed), 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -241,5 +242,9 @@ class NodeAgent:
 
 
 if __name__ == "__main__":
-    with NodeAgent(Path(os.environ["KUBECONFIG"]), Path(sys.argv[1]), sys.argv[2:]):
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        NodeAgent(Path(os.environ["KUBECONFIG"]), Path(sys.argv[1]), sys.argv[2:]),
+    ):
+        threading.Event().wait()
