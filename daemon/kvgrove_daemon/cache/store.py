@@ -22,7 +22,6 @@ A request's way through it::
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -32,6 +31,7 @@ from kvgrove_daemon.cache.build import Build, BuildCounters, BuildScope
 from kvgrove_daemon.cache.chains import NO_DOCUMENTS, Chain, KeyFunction, KnownChains
 from kvgrove_daemon.cache.contributors import UNKNOWN_WRITER, Writer, covers
 from kvgrove_daemon.cache.eviction import EvictionPolicy, LeafLRU
+from kvgrove_daemon.cache.figures import StoreStats, Usage, stats_of, usage_of
 from kvgrove_daemon.cache.history import Ghosts, RemovalCause
 from kvgrove_daemon.cache.leases import NO_BLOCK
 from kvgrove_daemon.cache.match import Match
@@ -66,43 +66,6 @@ class StoreLimits:
     def __post_init__(self) -> None:
         if not 0 <= self.low_free <= self.high_free:
             raise ValueError(f"low_free must be within 0..high_free, not {self.low_free} and {self.high_free}")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What one namespace holds, blocks that only wait for their last reader included."""
-
-    blocks: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """A copy of gauges and counters. Counters only grow."""
-
-    slots: int
-    free: int
-    ready: int
-    retiring: int
-    private: int
-    quarantined: int
-    """Erased, and not known to be wiped. ``free + ready + retiring + private + quarantined = slots``."""
-    leases: int
-    builds: int
-    matches: int
-    no_room: int
-    evicted_for_requests: int
-    """Blocks evicted on the request path, since relief had made too little room."""
-    collisions: int
-    double_releases: int
-    stored: int
-    duplicates: int
-    hashed_blocks: int
-    recalled_blocks: int
-    known_chain_bytes: int
-    removed: Mapping[RemovalCause, int]
-    bypassed: Mapping[BypassReason, int]
-    ended: Mapping[str, int]
 
 
 class BlockStore:
@@ -244,10 +207,6 @@ class BlockStore:
         """Of namespaces that have settings."""
         return self._resident.rooms.all()
 
-    def set_ceiling(self, namespace: str, blocks: int | None) -> None:
-        """At most so many blocks for ``namespace``; beyond, it gives up its own oldest. None: no limit but the pool."""
-        self.set_room(namespace, replace(self.room(namespace), ceiling=blocks))
-
     def drop(
         self,
         *,
@@ -320,8 +279,7 @@ class BlockStore:
 
     def usage(self) -> dict[str, Usage]:
         """By namespace UID; only those that hold anything."""
-        held = self._resident.index.per_namespace
-        return {namespace: Usage(blocks, blocks * self.block_bytes) for namespace, blocks in held.items()}
+        return usage_of(self._resident.index, self.block_bytes)
 
     def snapshot(self) -> list[bytes]:
         """Keys of all READY blocks, parents before children."""
@@ -338,28 +296,4 @@ class BlockStore:
         return self._resident.pool.free_count
 
     def stats(self) -> StoreStats:
-        resident, counters = self._resident, self._scope.counters
-        pool, index = resident.pool, resident.index
-        return StoreStats(
-            slots=pool.num_slots,
-            free=pool.free_count,
-            ready=len(index),
-            retiring=index.held - len(index),
-            private=pool.used_count - index.held - len(resident.quarantine),
-            quarantined=len(resident.quarantine),
-            leases=resident.leases.active,
-            builds=len(self._scope.live),
-            matches=self._matches,
-            no_room=resident.no_room,
-            evicted_for_requests=resident.evicted_for_requests,
-            collisions=resident.collisions,
-            double_releases=resident.leases.double_releases,
-            stored=counters.stored,
-            duplicates=counters.duplicates,
-            hashed_blocks=self._chains.hashed_blocks,
-            recalled_blocks=self._chains.recalled_blocks,
-            known_chain_bytes=self._chains.bytes,
-            removed=Counter(resident.removed),
-            bypassed=Counter(counters.bypassed),
-            ended=Counter(counters.ended),
-        )
+        return stats_of(self._resident, self._chains, self._scope, matches=self._matches)

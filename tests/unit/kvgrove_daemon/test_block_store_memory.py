@@ -8,6 +8,7 @@ from block_store_rig import BLOCK, Events, always, begin, chain_of, make_store, 
 
 from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.cache.rooms import NamespaceRoom
 from kvgrove_daemon.cache.store import NoRoom, StoreLimits
 from kvgrove_protocol.reasons import BypassReason
 
@@ -173,7 +174,7 @@ def test_i11_over_its_ceiling_a_namespace_gives_up_its_own_oldest() -> None:
     store = make_store(100)
     quiet = chain_of(store, run_of(0, 41), namespace="quiet", root=b"q" * 32)
     serve(store, quiet)
-    store.set_ceiling("loud", 10)
+    store.set_room("loud", NamespaceRoom(ceiling=10))
     for n in range(1, 30):
         serve(store, chain_of(store, run_of(1000 * n, 21), namespace="loud", root=b"l" * 32))
     assert {name: usage.blocks for name, usage in store.usage().items()} == {"quiet": 10, "loud": 10}
@@ -184,7 +185,7 @@ def test_i11_over_its_ceiling_a_namespace_gives_up_its_own_oldest() -> None:
 
 def test_i6_making_room_below_a_ceiling_never_takes_the_parent_of_what_is_stored() -> None:
     store = make_store(100)
-    store.set_ceiling("ns", 4)
+    store.set_room("ns", NamespaceRoom(ceiling=4))
     chain = chain_of(store, run_of(0, 20))
     late = begin(store, chain)
     serve(store, chain_of(store, run_of(0, 12)))  # finished: its three blocks are nobody's but the cache's
@@ -197,7 +198,7 @@ def test_i6_making_room_below_a_ceiling_never_takes_the_parent_of_what_is_stored
 
 def test_a_prompt_beyond_the_ceiling_is_stored_as_far_as_it_fits() -> None:
     store = make_store(100)
-    store.set_ceiling("ns", 6)
+    store.set_room("ns", NamespaceRoom(ceiling=6))
     chain = chain_of(store, run_of(0, 41))
     build = begin(store, chain)
     assert len(build.commit(4, always)) == 4
@@ -206,7 +207,7 @@ def test_a_prompt_beyond_the_ceiling_is_stored_as_far_as_it_fits() -> None:
     assert store.stats().bypassed == {BypassReason.QUOTA: 4}
     assert reuse(store, chain) == 24
     check(store)
-    store.set_ceiling("ns", 1)
+    store.set_room("ns", NamespaceRoom(ceiling=1))
     assert store.relieve() == 5
     store.set_ceiling("ns", None)
     assert serve(store, chain) == 4
