@@ -6,6 +6,7 @@ wiping; memory is simulated, one value per slot.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from block_store_rig import BLOCK, Clock, Events, caller, chain_of, make_store, tokens
@@ -138,6 +139,7 @@ class StoreMachine(RuleBasedStateMachine):
             match.release()
             return None
         assert all(self.held(name) >= floor for name, floor in floors.items())  # ISO-16
+        self.forget_gone()  # what gave way and is stored again within one step is the new writers' alone
         for key in keys:
             self.contributed.setdefault(key, set()).add(build.chain.writer.contributor)
         self.write(build, build.reused_blocks)
@@ -264,7 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(namespace=st.sampled_from(NAMESPACES), blocks=st.sampled_from([None, 4, 8]))
     def ceiling(self, namespace: str, blocks: int | None) -> None:
-        self.store.set_ceiling(namespace, blocks)
+        self.store.set_room(namespace, replace(self.store.room(namespace), ceiling=blocks))
 
     @rule(holds=st.booleans())
     def move_fence(self, holds: bool) -> None:
@@ -285,6 +287,9 @@ class StoreMachine(RuleBasedStateMachine):
         quarantine = self.store._resident.quarantine
         assert len(quarantine) == len(self.quarantined) == len(set(self.quarantined))
         assert all(slot in quarantine for slot in self.quarantined)
+        self.forget_gone()
+
+    def forget_gone(self) -> None:
         for key in self.contributed.keys() - self.events.ready:
             del self.contributed[key]
 

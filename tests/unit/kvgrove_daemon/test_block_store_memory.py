@@ -209,7 +209,7 @@ def test_a_prompt_beyond_the_ceiling_is_stored_as_far_as_it_fits() -> None:
     check(store)
     store.set_room("ns", NamespaceRoom(ceiling=1))
     assert store.relieve() == 5
-    store.set_ceiling("ns", None)
+    store.set_room("ns", NamespaceRoom())
     assert serve(store, chain) == 4
     assert reuse(store, chain) == 40
 
