@@ -47,11 +47,18 @@ def create(
     user: str | None = None,
     scopes: list[str] | None = None,
     namespaces: list[str] | None = None,
+    explain: bool = False,
 ) -> None:
     """Append a key for ``secret``; the file is made (0600) if there is none. Raises UsageProblem, naming the field."""
     try:
         entry = KeyEntry(
-            id=key_id, sha256=hashed(secret), tenant=tenant, user=user, scopes=scopes or [], namespaces=namespaces
+            id=key_id,
+            sha256=hashed(secret),
+            tenant=tenant,
+            user=user,
+            scopes=scopes or [],
+            namespaces=namespaces,
+            explain=explain,
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

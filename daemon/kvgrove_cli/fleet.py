@@ -259,6 +259,8 @@ class Fleet:
             pid=process.pid,
             restarts=process.restarts,
             message=process.message,
+            kv_events=member.events.live if member.events is not None else "",
+            kv_events_replay=member.events.replay if member.events is not None else "",
         )
 
     def _child_changed(self, _child: Child) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.processes import ChildSpec
@@ -12,6 +13,8 @@ from kvgrove_cli.state_dir import StateDir
 from kvgrove_protocol.control import DAEMON, GATEWAY
 
 GATEWAY_DRAIN_SECONDS = 10
+_LONGEST_SOCKET_PATH = 107
+"""Bytes: what the kernel takes as the name of a Unix socket."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class FleetShape:
     threads_per_node: int | None = None
     """None: the processors that this process may use, divided among the nodes."""
     device: str = "cpu"
+    kv_events: bool = False
+    """Each node has sockets for KV events in its directory; namespaces opt in for themselves."""
+    explain_routes: bool = False
+    """Gateways tell keys marked ``explain`` how their requests were routed."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -43,18 +50,41 @@ class FleetShape:
 
 
 @dataclass(frozen=True)
+class EventSockets:
+    """Where a node's KV events are read (ZeroMQ endpoints)."""
+
+    live: str
+    replay: str
+
+    @classmethod
+    def below(cls, directory: Path) -> Self:
+        """Raises UsageProblem where the paths are too long for sockets."""
+        live, replay = directory / "kv-events", directory / "kv-events-replay"
+        if len(os.fsencode(replay)) > _LONGEST_SOCKET_PATH:
+            raise UsageProblem(
+                f"--kv-events: {replay} is longer than the {_LONGEST_SOCKET_PATH} bytes that a socket's name may have: "
+                "choose a shorter --state-dir",
+                field="kv_events",
+            )
+        return cls(f"ipc://{live}", f"ipc://{replay}")
+
+
+@dataclass(frozen=True)
 class Member:
     name: str
     role: str
     spec: ChildSpec
     address_file: Path | None = None
     """Where a gateway writes its base address."""
+    events: EventSockets | None = None
+    """Of a node that exports KV events."""
 
 
 def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Path) -> Iterator[Member]:
-    """The members of ``shape``; daemons first. ``control``: the planner's address."""
+    """The members of ``shape``; daemons first. ``control``: the planner's address. Raises UsageProblem."""
     for number in range(shape.nodes):
         name = f"node-{number}"
+        events = EventSockets.below(state_dir.member_dir(name)) if shape.kv_events else None
         yield Member(
             name,
             DAEMON,
@@ -66,10 +96,12 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                     *("--state-dir", str(state_dir.member_dir(name))),
                     *("--threads", str(shape.threads)),
                     *("--device", shape.device),
+                    *(("--kv-events", events.live, "--kv-events-replay", events.replay) if events is not None else ()),
                 ],
                 state_dir.log_file(name),
                 {"HF_HUB_OFFLINE": "1"},  # a fleet fetches nothing on its own
             ),
+            events=events,
         )
     for number in range(shape.gateways):
         name = f"gateway-{number}"
@@ -87,6 +119,7 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                     *("--keys", str(keys)),
                     *("--address-file", str(address_file)),
                     *("--drain", str(GATEWAY_DRAIN_SECONDS)),
+                    *(["--explain-routes"] if shape.explain_routes else []),
                 ],
                 state_dir.log_file(name),
             ),

@@ -114,6 +114,9 @@ class MemberStatus(_Part, frozen=True, kw_only=True):
     pid: int | None
     restarts: int
     message: str
+    kv_events: str = ""
+    """ZeroMQ endpoint of a daemon's KV events; empty: it exports none."""
+    kv_events_replay: str = ""
 
 
 class Problem(_Part, frozen=True, kw_only=True):

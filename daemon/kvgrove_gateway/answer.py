@@ -13,6 +13,7 @@ from kvgrove_gateway.api.openai_replies import Account, LogprobText, with_text
 from kvgrove_gateway.errors import ApiError, Failed, NodeLost, NodeRefused, SlowClient, Unavailable
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.output import AnswerText, Piece
+from kvgrove_gateway.route import Route
 from kvgrove_protocol.data import Done, Started, Token, Usage
 from kvgrove_protocol.reasons import MissReason
 
@@ -32,6 +33,8 @@ class Origin:
     prompt_tokens: int
     reused: int
     missed: dict[MissReason, int]
+    route: Route | None
+    """How it was routed, for a caller who may know."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Answer:
         usage = self._usage or Usage(
             prompt=origin.prompt_tokens, reused=origin.reused, completion=self._generated, missed=origin.missed
         )
-        return Account(usage, origin.node, origin.tier, origin.ttft_s)
+        return Account(usage, origin.node, origin.tier, origin.ttft_s, origin.route)
 
     async def pieces(self) -> AsyncIterator[AnswerPiece]:
         """Text as it becomes certain. Raises ApiError if the answer breaks off."""

@@ -31,6 +31,7 @@ from kvgrove_gateway.http import (
     unless_gone,
 )
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
+from kvgrove_gateway.route import HEADER
 from kvgrove_gateway.settings import Limits
 
 CLIENT_CLOSED_REQUEST = 499
@@ -105,9 +106,11 @@ class Api:
             answer = await unless_gone(request, self._chat.begin(call))
             replies = Replies(call.id, int(self._now()), call.request.model)
             if not call.request.stream:
-                return Response(await unless_gone(request, _whole(answer, replies, call.request)), media_type=JSON)
+                whole = await unless_gone(request, _whole(answer, replies, call.request))
+                return Response(whole, headers=_route_header(answer), media_type=JSON)
             handed_over = True
-            return EventStream(_events(answer, replies, call.request), lambda: self._stream_closed(answer))
+            events = _events(answer, replies, call.request)
+            return EventStream(events, lambda: self._stream_closed(answer), _route_header(answer))
         finally:
             if not handed_over:
                 self._leave()
@@ -185,6 +188,12 @@ async def _on_http_error(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     return http_error_response(error)
+
+
+def _route_header(answer: Answer) -> dict[str, str]:
+    """Empty for a caller who may not know."""
+    route = answer.origin.route
+    return {} if route is None else {HEADER: route.header()}
 
 
 async def _whole(answer: Answer, replies: Replies, request: ChatRequest) -> bytes:

@@ -48,6 +48,8 @@ class KeyEntry(BaseModel):
     scopes: list[Name] = Field(default_factory=list, max_length=256)
     namespaces: list[Name] | None = None
     """``<k8s namespace>/<name>`` of the namespaces the key may use; absent: all that admit its tenant."""
+    explain: bool = False
+    """An operator's key: told how its requests are routed, where the gateway tells at all (see `route`)."""
 
 
 class KeyList(BaseModel):
@@ -63,6 +65,8 @@ class Identity:
     key_id: str
     caller: Caller
     namespaces: frozenset[str] | None
+    explain: bool = False
+    """May be told how its requests are routed."""
 
     def may_name(self, namespace: str) -> bool:
         return self.namespaces is None or namespace in self.namespaces
@@ -85,7 +89,7 @@ def parse_keys(text: bytes) -> dict[bytes, Identity]:
         ids.add(entry.id)
         caller = Caller(tenant=entry.tenant, user=entry.user, scopes=tuple(sorted(set(entry.scopes))))
         limited = None if entry.namespaces is None else frozenset(entry.namespaces)
-        table[digest] = Identity(key_id=entry.id, caller=caller, namespaces=limited)
+        table[digest] = Identity(key_id=entry.id, caller=caller, namespaces=limited, explain=entry.explain)
     return table
 
 

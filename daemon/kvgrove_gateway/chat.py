@@ -15,12 +15,12 @@ from kvgrove_gateway.api.openai import ChatRequest
 from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, FrameTooLarge, NodeLost, NodeRefused, Unavailable
-from kvgrove_gateway.fleet import Fleet
+from kvgrove_gateway.fleet import Fleet, Placement
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
 from kvgrove_gateway.namespaces import Resolution
-from kvgrove_gateway.node_link import NodeLink
 from kvgrove_gateway.output import AnswerText
 from kvgrove_gateway.prepare import Preparation, Prepared
+from kvgrove_gateway.route import Route
 from kvgrove_gateway.settings import Limits
 from kvgrove_prompt.assembly import Message
 from kvgrove_protocol.canonical import digest
@@ -64,10 +64,15 @@ class _Attempt:
     """One try at a request: everything that is sent to a node."""
 
     call: ChatCall
-    request_id: str
+    number: int
+    """From 0."""
     resolution: Resolution
     prepared: Prepared
     max_new_tokens: int
+
+    @property
+    def request_id(self) -> str:
+        return f"{self.call.id}-{self.number}"
 
     def message(self) -> Generate:
         request, resolution = self.call.request, self.resolution
@@ -104,6 +109,7 @@ class Chat:
         limits: Limits,
         metrics: Metrics,
         clock: Callable[[], float],
+        explain_routes: bool,
     ) -> None:
         """``lease_remaining``: seconds of freshness lease left for a namespace UID, 0 without one."""
         self._board = board
@@ -113,6 +119,7 @@ class Chat:
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
+        self._explain_routes = explain_routes
 
     async def begin(self, call: ChatCall) -> Answer:
         """The answer, once its first token is here. Raises ApiError. The caller must `close` it in any case."""
@@ -137,13 +144,13 @@ class Chat:
                 last = StaleFence("the plan moved on while the prompt was assembled")
                 self._metrics.retries.labels("moved").inc()
                 continue
-            trial = _Attempt(call, f"{call.id}-{attempt}", resolution, prepared, max_new_tokens)
+            trial = _Attempt(call, attempt, resolution, prepared, max_new_tokens)
             try:
-                link, stream = self._send(trial, failed)
+                placement, stream = self._send(trial, failed)
             except Unavailable as error:
                 raise (error if last is None else _exhausted(last)) from None
             try:
-                return await self._first_token(trial, link, stream)
+                return await self._first_token(trial, placement, stream)
             except (NodeLost, NodeRefused) as error:
                 last = error
                 if isinstance(error, NodeRefused) and not error.retryable:
@@ -152,7 +159,7 @@ class Chat:
                 if error.code == StaleFence.code:
                     await self._board.wait_newer(revision, self._limits.plan_wait_s)
                 else:
-                    failed.add(link.name)
+                    failed.add(placement.link.name)
         raise _exhausted(last)
 
     def _resolve(self, call: ChatCall) -> Resolution:
@@ -167,7 +174,7 @@ class Chat:
             lease_valid=self._lease_remaining(namespace.uid) > 0,
         )
 
-    def _send(self, trial: _Attempt, failed: set[str]) -> tuple[NodeLink, AnswerStream]:
+    def _send(self, trial: _Attempt, failed: set[str]) -> tuple[Placement, AnswerStream]:
         """Place and send; nodes that do not take it join ``failed``.
 
         Raises Unavailable when none is left, BadRequest for a prompt that no node could take.
@@ -195,9 +202,9 @@ class Chat:
                 ) from None
             else:
                 self._fleet.dispatched(placement)
-                return placement.link, stream
+                return placement, stream
 
-    async def _first_token(self, trial: _Attempt, link: NodeLink, stream: AnswerStream) -> Answer:
+    async def _first_token(self, trial: _Attempt, placement: Placement, stream: AnswerStream) -> Answer:
         handed_over = False
         try:
             started: Started | None = None
@@ -205,16 +212,23 @@ class Chat:
             while isinstance(first, Started):
                 started = first
                 first = await stream.next()
-            answer = self._answer(trial, link, stream, started, first)
+            answer = self._answer(trial, placement, stream, started, first)
             handed_over = True
             return answer
         finally:
             if not handed_over:
-                link.release(trial.request_id)
+                placement.link.release(trial.request_id)
 
     def _answer(
-        self, trial: _Attempt, link: NodeLink, stream: AnswerStream, started: Started | None, first: Token | Done
+        self,
+        trial: _Attempt,
+        placement: Placement,
+        stream: AnswerStream,
+        started: Started | None,
+        first: Token | Done,
     ) -> Answer:
+        told = self._explain_routes and trial.call.identity.explain
+        link = placement.link
         ttft = self._clock() - trial.call.arrived
         namespace, prepared = trial.resolution.namespace.name, trial.prepared
         self._metrics.ttft.labels(namespace).observe(ttft)
@@ -229,6 +243,7 @@ class Chat:
                 prompt_tokens=prepared.prompt.count,
                 reused=started.reused if started is not None else 0,
                 missed=dict(started.missed) if started is not None else {},
+                route=Route.of(placement.decision, trial.number + 1) if told else None,
             ),
             first,
             stream,

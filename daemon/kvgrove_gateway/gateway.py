@@ -98,6 +98,7 @@ class Gateway:
             limits=limits,
             metrics=self._metrics,
             clock=time.perf_counter,
+            explain_routes=settings.explain_routes,
         )
         api = Api(
             keys=self._keys,

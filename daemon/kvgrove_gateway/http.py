@@ -5,7 +5,7 @@ while the prompt is still computed and also from the middle of a stream.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -84,9 +84,11 @@ async def _left(request: Request) -> None:
 class EventStream(StreamingResponse):
     """Server-sent events. ``closed`` is called once sending is over, however it ends."""
 
-    def __init__(self, events: AsyncIterator[bytes], closed: Callable[[], None]) -> None:
+    def __init__(
+        self, events: AsyncIterator[bytes], closed: Callable[[], None], more_headers: Mapping[str, str]
+    ) -> None:
         # X-Accel-Buffering: common proxies would otherwise collect tokens until the answer is whole.
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **more_headers}
         super().__init__(events, media_type="text/event-stream", headers=headers)
         self._closed = closed
 

@@ -60,6 +60,8 @@ class Settings:
     address_file: Path | None = None
     """Written with the bound address once it is known, for whoever asked for port 0."""
     log_level: str = "INFO"
+    explain_routes: bool = False
+    """Tell keys that are marked ``explain`` how their requests were routed."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -82,6 +84,11 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--keys", required=True, type=Path, metavar="FILE", help="API keys (YAML, hashed)")
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="write the bound http:// address here")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    parser.add_argument(
+        "--explain-routes",
+        action="store_true",
+        help="tell keys marked `explain` how their requests were routed (x-kvgrove-route)",
+    )
     defaults = Limits()
     parser.add_argument("--max-body-bytes", type=int, default=defaults.body_bytes, metavar="N")
     parser.add_argument("--max-requests", type=int, default=defaults.requests, metavar="N", help="under way at once")
@@ -100,6 +107,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         keys=options.keys,
         address_file=options.address_file,
         log_level=options.log_level,
+        explain_routes=options.explain_routes,
         limits=Limits(
             body_bytes=options.max_body_bytes,
             requests=options.max_requests,

@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import zmq
 from fleets import STARTUP_SECONDS, STEP_SECONDS, write_manifests
 
 from kvgrove_cli.status import read
@@ -24,6 +27,7 @@ def up(root: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A fleet that says it is ready, and what it said."""
     command = [sys.executable, "-m", "kvgrove_cli", "up", "--manifests", str(root / "manifests")]
     command += ["--listen", "127.0.0.1:0", "--state-dir", str(root / "state"), "--threads-per-node", "1"]
+    command += ["--kv-events"]
     output = root / "output"
     with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, text=True) as process:
         try:
@@ -56,6 +60,26 @@ def ask(output: str) -> dict[str, object]:
     return body
 
 
+def exported(root: Path, output: str) -> list[dict[str, Any]]:
+    """All events of the node, asked for at the endpoint that the fleet names, in print and in its status."""
+    node = read(root / "state" / "status.json").member("node-0")
+    assert f"{node.kv_events} (replay: {node.kv_events_replay})" in output
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        socket = context.socket(zmq.DEALER)
+        socket.connect(node.kv_events_replay)
+        socket.send_multipart([b"", bytes(8)])
+        events: list[dict[str, Any]] = []
+        while True:
+            assert socket.poll(int(STEP_SECONDS * 1000)), "no answer, or one without an end"
+            _, _, number, payload = socket.recv_multipart()
+            if number == b"\xff" * 8:
+                return events
+            events += msgspec.msgpack.decode(payload)[1]
+    finally:
+        context.destroy(0)
+
+
 def member_pids(root: Path) -> list[int]:
     return [member.pid for member in read(root / "state" / "status.json").members if member.pid is not None]
 
@@ -63,11 +87,15 @@ def member_pids(root: Path) -> list[int]:
 def test_it_says_how_to_ask_survives_a_kill_and_ends_on_request(
     tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
-    write_manifests(tmp_path / "manifests", tiny_model("llama"))
+    manifests = tmp_path / "manifests"
+    write_manifests(manifests, tiny_model("llama"))
+    declared = (manifests / "all.yaml").read_text()
+    (manifests / "all.yaml").write_text(declared.replace("  prefixes:\n", "  events: {export: true}\n  prefixes:\n"))
     with up(tmp_path) as (process, output):
         secret = (tmp_path / "state" / "development-key").read_text()
         assert secret in output
         assert ask(output)["object"] == "chat.completion"
+        assert {event["type"] for event in exported(tmp_path, output)} == {"AllBlocksCleared", "BlockStored"}
         pids = member_pids(tmp_path)
         assert len(pids) == 2
         process.kill()
@@ -77,6 +105,7 @@ def test_it_says_how_to_ask_survives_a_kill_and_ends_on_request(
         assert secret not in output
         assert ask(output)["object"] == "chat.completion"
         assert read(tmp_path / "state" / "status.json").revision.startswith("2.")
+        assert exported(tmp_path, output)  # over the sockets that the killed node has left behind
         pids = member_pids(tmp_path)
         process.send_signal(signal.SIGTERM)
         assert process.wait(STEP_SECONDS) == 0

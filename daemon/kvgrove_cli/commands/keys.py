@@ -29,6 +29,7 @@ def keys() -> None:
 @click.option("--user", help="User within the tenant.")
 @click.option("--scope", "scopes", multiple=True, help="Scope that the key holds; repeatable.")
 @click.option("--namespace", "namespaces", multiple=True, help="Limit it to NAMESPACE/NAME; repeatable.")
+@click.option("--explain", is_flag=True, help="An operator's: told how its requests are routed, where gateways tell.")
 @_file
 @options.state_dir
 def create(
@@ -38,6 +39,7 @@ def create(
     user: str | None,
     scopes: tuple[str, ...],
     namespaces: tuple[str, ...],
+    explain: bool,
     file: Path | None,
     state_dir: Path,
 ) -> None:
@@ -51,6 +53,7 @@ def create(
         user=user,
         scopes=list(scopes),
         namespaces=list(namespaces) or None,
+        explain=explain,
     )
     click.echo(secret)
 
@@ -72,10 +75,11 @@ def list_keys(output: str, file: Path | None, state_dir: Path) -> None:
             key["user"] or "",
             ",".join(key["scopes"]),
             "all" if key["namespaces"] is None else ",".join(key["namespaces"]),
+            "yes" if key["explain"] else "",
         )
         for key in listed
     ]
-    click.echo(columns(("ID", "TENANT", "USER", "SCOPES", "NAMESPACES"), rows))
+    click.echo(columns(("ID", "TENANT", "USER", "SCOPES", "NAMESPACES", "EXPLAIN"), rows))
 
 
 @keys.command()

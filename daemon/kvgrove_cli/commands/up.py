@@ -37,6 +37,8 @@ _STARTUP_SECONDS = 900.0
 @options.state_dir
 @click.option("--threads-per-node", type=int, help="Default: the processors, divided among the nodes.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--kv-events", is_flag=True, help="Publish KV events of namespaces that opt in, on Unix sockets.")
+@click.option("--explain-routes", is_flag=True, help="Tell keys marked `explain` how their requests were routed.")
 @click.option(
     "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="ERROR", show_default=True
 )
@@ -50,6 +52,8 @@ def up(
     state_dir: Path,
     threads_per_node: int | None,
     device: str,
+    kv_events: bool,
+    explain_routes: bool,
     log_level: str,
 ) -> None:
     """Run nodes and gateways for the manifests in a folder, and follow every change of it, until interrupted."""
@@ -58,7 +62,9 @@ def up(
         host, port = parse_listen(listen)
     except BadSettings as error:
         raise UsageProblem(error.message, field=error.field) from None
-    shape = FleetShape(nodes, gateways, host, port, threads_per_node, device)
+    shape = FleetShape(
+        nodes, gateways, host, port, threads_per_node, device, kv_events=kv_events, explain_routes=explain_routes
+    )
     asyncio.run(_run(FleetOptions(manifests.absolute(), state_dir.absolute(), shape, keys)))
 
 
@@ -88,6 +94,9 @@ def _welcome(fleet: Fleet, current: FleetStatus, fleet_options: FleetOptions) ->
     state_dir = StateDir(fleet_options.state_dir)
     lines = [f"ready: {url}" for url in fleet.base_urls]
     lines += [f"model: {n.name} ({n.model}, generation {n.generation})" for n in current.namespaces]
+    for member in current.members:
+        if member.kv_events:
+            lines.append(f"KV events of {member.name}: {member.kv_events} (replay: {member.kv_events_replay})")
     key, file = "$KVGROVE_API_KEY", state_dir.development_key_file
     if fleet.made_development_key:
         lines.append(f"key:   {file.read_text()} (tenant {development_key.TENANT}; shown once, kept in {file})")

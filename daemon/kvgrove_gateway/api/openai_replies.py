@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kvgrove_gateway.route import Route
 from kvgrove_protocol.data import TokenLogprob, Usage
 
 NEVER = -9999.0
@@ -33,6 +34,8 @@ class Account:
     node: str
     tier: str
     ttft_s: float
+    route: Route | None = None
+    """Only for a caller who may know."""
 
     def usage_body(self) -> dict[str, Any]:
         usage = self.usage
@@ -50,6 +53,7 @@ class Account:
             "missed": {reason.value: count for reason, count in sorted(self.usage.missed.items())},
             "tier": self.tier,
             "ttft_s": round(self.ttft_s, 6),
+            **({} if self.route is None else {"route": self.route.body()}),
         }
 
 

@@ -131,13 +131,20 @@ def test_keys_are_created_listed_and_revoked(tmp_path: Path, capsys: pytest.Capt
     assert run("keys", "list", "-o", "json", *file) == 0
     listed = capsys.readouterr().out
     assert json.loads(listed) == [
-        {"id": "app", "tenant": "acme", "user": None, "scopes": ["hr"], "namespaces": ["shop/assistant"]}
+        {
+            "id": "app",
+            "tenant": "acme",
+            "user": None,
+            "scopes": ["hr"],
+            "namespaces": ["shop/assistant"],
+            "explain": False,
+        }
     ]
     assert secret not in listed
     assert run("keys", "revoke", "app", *file) == 0
     capsys.readouterr()
     assert run("keys", "list", *file) == 0
-    assert capsys.readouterr().out.splitlines() == ["ID  TENANT  USER  SCOPES  NAMESPACES"]
+    assert capsys.readouterr().out.splitlines() == ["ID  TENANT  USER  SCOPES  NAMESPACES  EXPLAIN"]
 
 
 def test_the_status_of_a_running_fleet_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
