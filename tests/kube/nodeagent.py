@@ -2,9 +2,9 @@
 
 A Pod's container is its ``command`` and ``args`` with its env, volumes, probes, restarts and termination grace; its
 image is not looked at, except that ``entry_points`` may say what an image starts. What a container does not have here:
-a file system of its own (paths below a mountPath are rewritten, see `pods.files`), a network of its own and resource
-limits. Each Pod has a loopback address of its own, 127.NODE.x.y, so that two Pods may listen on one port if each binds
-``status.podIP``.
+a file system of its own (paths below a mountPath are rewritten, see `pods.files`), a network of its own, resource
+limits, and init containers (a Pod with some says so in its status). Each Pod has a loopback address of its own,
+127.NODE.x.y, so that two Pods may listen on one port if each binds ``status.podIP``.
 
 A node may hang (`pause`: its processes are stopped, its lease is not renewed), lose power (`kill`) and come back
 (`resume`, `boot`). All processes are ours: they end with the agent, and with this process however it ends.
