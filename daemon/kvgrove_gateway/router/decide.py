@@ -1,44 +1,55 @@
-"""The routing decision: the node that is expected to finish first, for everybody. Pure.
+"""The routing decision: the node where a request costs everybody least. Pure.
 
-    score [s] = (queued + W * uncached + V * recent) / rate
+    score [s] = (queued + W * uncached) / rate
+    W = (1 + reuse / (1 - reuse) * sqrt(pressure)) / (1 - busy)^2
 
 - *queued*: prefill tokens ahead of the request, those just dispatched included (ROU-02);
-- *uncached*: prompt tokens the node would have to compute, what fetching from slower tiers costs included. ``W`` weighs
-  them against waiting: work done anew delays everyone behind it, and pushes out as many tokens of somebody else's;
-- *recent*: prefill tokens placed on the node lately (`recent`). The queue forgets at once; caches do not: a node
-  that was given more new tokens than others keeps what it holds for less long. New chains therefore go where least was
-  built lately, and that evens out both the work and the age at which blocks are evicted.
+- *uncached*: prompt tokens the node would have to compute, what fetching from slower tiers costs included;
+- *busy*: the share of nodes that requests lately found with a queue. In a queue of utilisation ``u`` there are
+  ``u / (1 - u)`` requests (M/M/1), so one more second of work adds ``1 / (1 - u)^2`` seconds to all stays together.
+  Idle nodes make it 1: then a request is sent where it finishes first;
+- *reuse*: the share of prompt tokens that lately needed no prefill. A token computed anew pushes out another, which is
+  asked for again with about this chance, and pushes out a third: ``r + r^2 + ... = r / (1 - r)`` tokens more. It is an
+  upper estimate, since what gives way is what is least likely to be asked for;
+- *pressure*: prefill tokens placed on the node lately over the mean of all (`recent`). What a node computes it also
+  stores, and one that stores more keeps blocks for less long, so that younger ones give way there. The root is damping.
 
-*Bounded load:* a node whose recent work exceeds `BOUND` times the mean by more than this prompt is left out. Without
-it, two chains that do not fit into one cache together would recompute each other's blocks there for ever, since even
-half a match outweighs any other term.
+Only differences between nodes matter: what all of them hold, or none, decides nothing, and then queue and pressure do.
+A prefix that few nodes hold is computed on another one as soon as their queues exceed what it saves.
 
-One setting for all workloads. A node whose rate is not measured yet counts with the mean of the measured ones: an
-unknown node is neither shunned nor flooded. The session's last node wins where, its recent work apart, it is within
-`SESSION` of the best: it may hold more than the index knows. Scores within `TIE` of the best are equal, and go to the
-node with fewer requests, then by rendezvous hash of the prompt's first key: equal for every gateway, so that a cold
-prefix is built on one node and not on each.
+All of it is measured; there is nothing to set. A node whose rate is not measured yet counts with the mean of the
+measured ones: an unknown node is neither shunned nor flooded. Scores within `TIE` of the best are equal: such a tie
+goes to the session's last node, which may hold more than the index knows, then to the node with fewer requests, then
+by rendezvous hash of the prompt's first key: equal for every gateway, so that a cold prefix is built on one node and
+not on each.
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-DEFAULT_WEIGHT: Final = 30.0
-RECENT_WEIGHT: Final = 1.0
 DEFAULT_RATE: Final = 1000.0
 """Tokens per second assumed while no node was measured. Only ratios matter then."""
 TIE: Final = 0.02
 """In prefills of the prompt. The estimates are no better than that."""
-SESSION: Final = 0.02
-"""In prefills of the prompt."""
-BOUND: Final = 1.5
+MOST_BUSY: Final = 0.9
+MOST_REUSE: Final = 0.95
+"""Beyond these the estimates of W say nothing: it would grow without bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Lately(NamedTuple):
+    """What requests found, of late."""
+
+    busy: float = 0.0
+    """Share of nodes with a queue, 0 to 1."""
+    reuse: float = 0.0
+    """Share of prompt tokens that needed no prefill, 0 to 1."""
+
+
+class Candidate(NamedTuple):
     """What is known of one node when a request is placed."""
 
     node: str
@@ -64,9 +75,9 @@ class Why(Enum):
     REUSE = "reuse"
     """It has more of the prompt than any other, or as much."""
     SESSION = "session"
-    """The session was there before, and no other node is much better."""
+    """The session was there before, and no other node is better."""
     LOAD = "load"
-    """Nobody has any of the prompt, or who has more of it is too busy or did too much lately."""
+    """Nobody has any of the prompt, or who has more of it is too busy or stores too much."""
 
 
 class Row(NamedTuple):
@@ -77,8 +88,6 @@ class Row(NamedTuple):
     queued_tokens: int
     recent_tokens: float
     score_s: float
-    left_out: bool
-    """By bounded load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,6 @@ class Decision:
     why: Why
     _candidates: Sequence[Candidate] = field(repr=False)
     _scores: Sequence[float] = field(repr=False)
-    _left_out: Collection[str] = field(repr=False)
 
     def explain(self) -> list[Row]:
         """All candidates, best first. Made when asked for, not for each request (PER-03)."""
@@ -101,20 +109,19 @@ class Decision:
                 queued_tokens=each.queued_tokens,
                 recent_tokens=each.recent_tokens,
                 score_s=score,
-                left_out=each.node in self._left_out,
             )
             for each, score in zip(self._candidates, self._scores, strict=True)
         ]
-        return sorted(rows, key=lambda row: (row.node != self.node, row.left_out, row.score_s))
+        return sorted(rows, key=lambda row: (row.node != self.node, row.score_s))
 
 
 def decide(
     candidates: Sequence[Candidate],
     prompt_tokens: int,
     *,
+    lately: Lately = Lately(),  # noqa: B008 - immutable
     session_node: str | None = None,
     anchor: bytes = b"",
-    weight: float = DEFAULT_WEIGHT,
 ) -> Decision:
     """The best of ``candidates`` (at least one) for a prompt of ``prompt_tokens``.
 
@@ -122,24 +129,21 @@ def decide(
     """
     measured = [candidate.prefill_tokens_per_s for candidate in candidates if candidate.prefill_tokens_per_s > 0]
     fallback = sum(measured) / len(measured) if measured else DEFAULT_RATE
-    rates = [each.prefill_tokens_per_s if each.prefill_tokens_per_s > 0 else fallback for each in candidates]
-    recent = [each.recent_tokens / rate for each, rate in zip(candidates, rates, strict=True)]
-    mean = sum(recent) / len(recent)
+    mean = sum([candidate.recent_tokens for candidate in candidates]) / len(candidates)
+    delay = 1 / (1 - min(lately.busy, MOST_BUSY)) ** 2
+    reuse = min(lately.reuse, MOST_REUSE)
+    pushed_out = reuse / (1 - reuse)
+    rates: list[float] = []
     scores: list[float] = []
-    left_out: set[str] = set()
-    for each, rate, lately in zip(candidates, rates, recent, strict=True):
-        uncached = max(prompt_tokens - each.matched_tokens, 0) + each.fetch_tokens
-        scores.append((max(each.queued_tokens, 0) + weight * uncached) / rate + RECENT_WEIGHT * (lately - mean))
-        if lately > BOUND * mean + prompt_tokens / rate:
-            left_out.add(each.node)
-    fit = [at for at, each in enumerate(candidates) if each.node not in left_out]
-    best = min(scores[at] for at in fit)
-    own_s = prompt_tokens / fallback
-    at = _break_tie(candidates, [at for at in fit if scores[at] <= best + TIE * own_s], anchor)
-    returning = next((at for at in fit if candidates[at].node == session_node), at)
-    ahead = scores[returning] - scores[at] - RECENT_WEIGHT * (recent[returning] - recent[at])
-    if ahead <= SESSION * own_s:
-        at = returning
+    for _, matched, queued, _, rate, fetch, recent in candidates:
+        if rate <= 0:
+            rate = fallback  # noqa: PLW2901 - unknown
+        pressure = math.sqrt(recent / mean) if mean > 0 and recent > 0 else float(mean <= 0)
+        weight = (1 + pushed_out * pressure) * delay
+        rates.append(rate)
+        scores.append((max(queued, 0) + weight * (max(prompt_tokens - matched, 0) + fetch)) / rate)
+    limit = min(scores) + TIE * prompt_tokens / fallback
+    at = _break_tie(candidates, [at for at, score in enumerate(scores) if score <= limit], session_node, anchor)
     chosen = candidates[at]
     if len(candidates) == 1:
         why = Why.ONLY
@@ -157,18 +161,20 @@ def decide(
         why=why,
         _candidates=candidates,
         _scores=scores,
-        _left_out=left_out,
     )
 
 
-def _break_tie(candidates: Sequence[Candidate], tied: Sequence[int], anchor: bytes) -> int:
+def _break_tie(candidates: Sequence[Candidate], tied: Sequence[int], session_node: str | None, anchor: bytes) -> int:
     if len(tied) == 1:
         return tied[0]
-
-    def order(at: int) -> tuple[int, bytes]:
-        return candidates[at].requests, hashlib.sha256(anchor + candidates[at].node.encode()).digest()
-
-    return min(tied, key=order)
+    for at in tied:
+        if candidates[at].node == session_node:
+            return at
+    fewest = min([candidates[at].requests for at in tied])
+    return min(
+        [at for at in tied if candidates[at].requests == fewest],
+        key=lambda at: hashlib.sha256(anchor + candidates[at].node.encode()).digest(),
+    )
 
 
 class Backlog:

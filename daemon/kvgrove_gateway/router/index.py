@@ -252,7 +252,11 @@ class BlockIndex:
             if found is None:
                 return None
             lengths.append(found)
-        return {node: _weigh(self._tiers, [found.get(slot, 0) for found in lengths]) for node, slot in slots.items()}
+        holders = lengths[-1] if lengths else {}  # with all tiers: whoever is in none of them holds nothing
+        return {
+            node: _weigh(self._tiers, [found.get(slot, 0) for found in lengths]) if slot in holders else NOTHING
+            for node, slot in slots.items()
+        }
 
     def _lengths(
         self,
@@ -262,7 +266,10 @@ class BlockIndex:
         masks: dict[int, int],
         late: Callable[[], bool],
     ) -> dict[int, int] | None:
-        """Slot of ``group`` -> leading blocks on any of ``tiers``. ``masks`` remembers what was looked up."""
+        """Slot of ``group`` -> leading blocks on any of ``tiers``, where there are some.
+
+        ``masks`` remembers what was looked up.
+        """
         shards = self._shards
         lengths: dict[int, int] = {}
         open_ranges = [(0, len(keys), group)]
@@ -287,8 +294,9 @@ class BlockIndex:
                 else:
                     open_ranges.append((low, middle, members ^ holders))
                     low, members = middle + 1, holders
-            for slot in _slots(members):
-                lengths[slot] = low
+            if low:
+                for slot in _slots(members):
+                    lengths[slot] = low
         return lengths
 
 

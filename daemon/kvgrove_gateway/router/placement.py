@@ -8,7 +8,7 @@ Must not know: links, sockets, HTTP.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvgrove_gateway.router.builds import NOTED_BLOCKS, Builds
 from kvgrove_gateway.router.decide import Candidate, Decision, decide
@@ -20,8 +20,7 @@ SESSIONS: Final = 65_536
 BUILDING_BLOCKS: Final = 262_144
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(NamedTuple):
     """A node that could take the request now."""
 
     name: str
@@ -46,6 +45,8 @@ class Choice:
     resident_blocks: int
     """Of the prompt, on the chosen node."""
     keys: Sequence[bytes]
+    busy: float
+    """Share of the nodes with a queue."""
 
     @property
     def uncached_tokens(self) -> int:
@@ -94,27 +95,28 @@ class Router:
         self._recent.follow([node.name for node in nodes])
         for node in nodes:
             if node.surplus_tokens:
-                self._recent.placed(node.name, node.surplus_tokens, now)
+                self._recent.corrected(node.name, node.surplus_tokens, now)
         recent = self._recent.tokens(now)
         reusable = max(prompt_tokens - 1, 0)  # the last token is always computed
         candidates = []
         for node in nodes:
-            match = matches.get(node.name, NOTHING)
-            blocks = match.blocks + match.building
+            blocks, building, worth = matches.get(node.name, NOTHING)
+            blocks += building
             candidates.append(
                 Candidate(
-                    node=node.name,
-                    matched_tokens=min(blocks * block_size, reusable),
-                    queued_tokens=node.queued_tokens,
-                    requests=node.requests,
-                    prefill_tokens_per_s=node.prefill_tokens_per_s,
-                    fetch_tokens=(blocks - match.worth) * block_size,
-                    recent_tokens=recent[node.name],
+                    node.name,
+                    min(blocks * block_size, reusable),
+                    node.queued_tokens,
+                    node.requests,
+                    node.prefill_tokens_per_s,
+                    (blocks - worth) * block_size,
+                    recent[node.name],
                 )
             )
         decision = decide(
             candidates,
             prompt_tokens,
+            lately=self._recent.lately,
             session_node=None if session is None else self._sessions.get(session),
             anchor=keys[0] if keys else b"",
         )
@@ -124,13 +126,14 @@ class Router:
             slot=next(node.slot for node in nodes if node.name == decision.node),
             resident_blocks=matches.get(decision.node, NOTHING).blocks,
             keys=keys,
+            busy=sum([node.queued_tokens > 0 for node in nodes]) / len(nodes),
         )
 
     def dispatched(self, choice: Choice, *, session: bytes | None = None) -> None:
         """The request was sent where ``choice`` says: it counts from now on, not from its first answer (ROU-02)."""
         now = self._clock()
         node = choice.decision.node
-        self._recent.placed(node, choice.uncached_tokens, now)
+        self._recent.placed(node, choice.prompt_tokens, choice.uncached_tokens, choice.busy, now)
         self.index.used(choice.keys[: choice.resident_blocks])
         if choice.slot is not None:
             missing = choice.keys[choice.resident_blocks : choice.resident_blocks + NOTED_BLOCKS]

@@ -1,6 +1,8 @@
 """The routing decision, and the backlog it is made from."""
 
-from kvgrove_gateway.router.decide import DEFAULT_WEIGHT, Backlog, Candidate, Why, decide
+import pytest
+
+from kvgrove_gateway.router.decide import MOST_BUSY, Backlog, Candidate, Lately, Why, decide
 
 
 def node(name: str, matched: int = 0, queued: int = 0, requests: int = 0, rate: float = 1000.0) -> Candidate:
@@ -13,10 +15,41 @@ def test_the_node_that_holds_the_prefix_wins() -> None:
     assert decide([node("a"), node("b", matched=900)], 1000).node == "b"
 
 
-def test_affinity_yields_when_its_node_is_too_busy() -> None:
-    saved = DEFAULT_WEIGHT * 900
-    assert decide([node("a"), node("b", matched=900, queued=int(saved * 1.2))], 1000).node == "a"
-    assert decide([node("a"), node("b", matched=900, queued=int(saved * 0.8))], 1000).node == "b"
+@pytest.mark.parametrize(
+    ("lately", "weight"),
+    [
+        (Lately(), 1.0),
+        (Lately(busy=0.5), 4.0),
+        (Lately(reuse=0.75), 4.0),
+        (Lately(busy=0.5, reuse=0.75), 16.0),
+        (Lately(busy=1.0), 1 / (1 - MOST_BUSY) ** 2),
+    ],
+)
+def test_what_a_match_is_worth_follows_from_how_busy_nodes_are_and_how_much_is_reused(
+    lately: Lately, weight: float
+) -> None:
+    """Affinity yields as soon as the queue exceeds what the match saves everybody."""
+    saved = weight * 900
+    shorter, longer = (int(saved * 0.95), int(saved * 1.05))
+    assert decide([node("a"), node("b", matched=900, queued=shorter)], 1000, lately=lately).node == "b"
+    assert decide([node("a"), node("b", matched=900, queued=longer)], 1000, lately=lately).node == "a"
+
+
+def test_what_every_node_holds_decides_nothing() -> None:
+    lately = Lately(busy=0.5, reuse=0.9)
+    nodes = [node("a", matched=900, queued=100), node("b", matched=900)]
+    assert decide(nodes, 1000, lately=lately).node == "b"
+
+
+def test_a_hot_prefix_is_computed_on_another_node_under_rising_load() -> None:
+    nodes = [node("holder", matched=9000), *(node(name) for name in "abc")]
+    lately = Lately(busy=0.25, reuse=0.5)
+    queues = [
+        queue for queue in range(500, 60_000, 1000)
+        if decide([nodes[0]._replace(queued_tokens=queue), *nodes[1:]], 10_000, lately=lately).node == "holder"
+    ]  # fmt: skip
+    assert queues == list(range(500, 32_000, 1000))  # 9,000 tokens, each worth 2 / 0.75^2 of the queue's
+    assert decide([nodes[0]._replace(queued_tokens=32_500), *nodes[1:]], 10_000, lately=lately).why is Why.LOAD
 
 
 def test_rou_03_a_cold_prompt_goes_to_the_idle_node_whatever_caches_hold() -> None:
@@ -81,17 +114,21 @@ def test_rou_04_among_nodes_about_as_busy_the_longest_match_wins() -> None:
     assert (decision.node, decision.why) == ("c", Why.REUSE)
 
 
-def test_new_chains_go_where_least_was_built_lately() -> None:
-    busy, calm = candidate_with_recent("a", 50_000), candidate_with_recent("b", 40_000)
-    assert decide([busy, calm], 1000).node == "b"
+def test_new_chains_go_where_least_was_stored_lately_if_caches_matter() -> None:
+    pressed, calm = candidate_with_recent("a", 50_000), candidate_with_recent("b", 30_000)
+    assert decide([pressed, calm], 1000, lately=Lately(reuse=0.5)).node == "b"
+    hasty = [pressed, calm._replace(queued_tokens=100)]
+    assert decide(hasty, 1000, lately=Lately(reuse=0.5)).node == "b"
+    assert decide(hasty, 1000, lately=Lately(reuse=0.0)).node == "a"  # what nobody asks for again may be pushed out
 
 
-def test_a_node_far_beyond_the_mean_is_left_out_even_with_half_a_match() -> None:
-    thrashing = candidate_with_recent("a", 4_000_000, matched=200_000)
-    nodes = [thrashing, *(candidate_with_recent(name, 900_000) for name in "bcdefgh")]
-    decision = decide(nodes, 400_000)
-    assert decision.node != "a"
-    assert [row.left_out for row in decision.explain() if row.node == "a"] == [True]
+def test_two_chains_that_push_each_other_out_are_parted() -> None:
+    """Half a match stays worth less than a calm node: the pressed one would recompute both for ever."""
+    thrashing = candidate_with_recent("a", 7_000_000, matched=200_000)
+    nodes = [thrashing, *(candidate_with_recent(name, 150_000) for name in "bcdefgh")]
+    assert decide(nodes, 400_000, lately=Lately(reuse=0.5)).node != "a"
+    alike = [thrashing._replace(recent_tokens=150_000), *nodes[1:]]
+    assert decide(alike, 400_000, lately=Lately(reuse=0.5)).node == "a"
 
 
 def test_an_explanation_names_every_candidate_the_chosen_first() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from kvgrove_gateway.router.builds import LONGEST_S, Builds
+from kvgrove_gateway.router.decide import Lately
 from kvgrove_gateway.router.index import BlockIndex
 from kvgrove_gateway.router.placement import NodeView, Router
 from kvgrove_gateway.router.recent import RecentWork
@@ -92,10 +95,91 @@ def test_a_node_in_doubt_is_judged_by_its_load() -> None:
 def test_recent_work_fades_and_a_new_node_starts_at_the_mean() -> None:
     recent = RecentWork(time_constant_s=10.0)
     recent.follow(["a", "b"])
-    recent.placed("a", 300.0, 0.0)
-    recent.placed("b", 100.0, 0.0)
+    recent.placed("a", 300, 300, 0.0, 0.0)
+    recent.placed("b", 100, 100, 0.0, 0.0)
     recent.follow(["a", "b", "c"])
     assert recent.tokens(0.0)["c"] == 200.0
     assert recent.tokens(100.0)["a"] < 1.0
     recent.follow(["c"])
     assert set(recent.tokens(100.0)) == {"c"}
+
+
+def test_what_requests_find_is_a_share_of_tokens_and_of_nodes_and_is_corrected() -> None:
+    recent = RecentWork(time_constant_s=10.0)
+    assert recent.lately == Lately(busy=0.0, reuse=0.0)
+    recent.follow(["a"])
+    recent.placed("a", 1000, 100, 0.5, 0.0)
+    recent.placed("a", 1000, 300, 0.0, 0.0)
+    assert recent.lately == Lately(busy=0.25, reuse=0.8)
+    recent.corrected("a", 400, 0.0)
+    assert recent.lately.reuse == pytest.approx(0.6)
+    assert recent.tokens(0.0)["a"] == 800
+    recent.placed("a", 1000, 1000, 1.0, 1e6)  # all before has faded
+    assert recent.lately == Lately(busy=1.0, reuse=0.0)
+
+
+def test_what_is_placed_teaches_how_dear_computing_is_and_what_was_only_chosen_does_not() -> None:
+    """The same prompt, the same queues: what is worth waiting for depends on what requests found before."""
+    calm, busy = Clock(), Clock()
+    chosen = []
+    for clock, queue, dispatch in ((calm, 0, True), (busy, 5000, True), (busy, 5000, False)):
+        router, views = rig(clock)
+        for seed in range(20):
+            views = [view._replace(queued_tokens=queue) for view in views]
+            choice = router.choose(views, 640, keys(20, seed=100 + seed), BLOCK)
+            if dispatch:
+                router.dispatched(choice)
+        slot = views[0].slot
+        assert slot is not None
+        chain = keys(20)
+        router.index.store(slot, b"".join(chain), "host")
+        asked = [view._replace(queued_tokens=2000 if view.slot == slot else 0) for view in views]
+        chosen.append(router.choose(asked, 640, chain, BLOCK).decision.node == "n0")
+    assert chosen == [False, True, False]
+
+
+def test_what_nodes_compute_beyond_what_was_expected_counts_against_them() -> None:
+    router, views = rig(Clock(), nodes=2)
+    for _ in range(10):
+        router.dispatched(router.choose(views, 640, keys(20, seed=100), BLOCK))
+    views = [views[0]._replace(surplus_tokens=100_000), views[1]]
+    decision = router.choose(views, 640, keys(20, seed=7), BLOCK).decision
+    assert [row.node for row in decision.explain() if row.recent_tokens > 100_000 - 1] == ["n0"]
+
+
+def test_a_session_returns_where_it_was_unless_another_node_is_better() -> None:
+    router, views = rig(Clock())
+    first = router.choose(views, 640, keys(20, seed=1), BLOCK, session=b"s")
+    router.dispatched(first, session=b"s")
+    router.builds.expire(1e9)
+    views = [view._replace(requests=9 if view.name == first.decision.node else 0) for view in views]
+    cold = keys(20, seed=2)
+    assert router.choose(views, 640, cold, BLOCK, session=b"s").decision.node == first.decision.node
+    assert router.choose(views, 640, cold, BLOCK, session=b"other").decision.node != first.decision.node
+    views = [view._replace(queued_tokens=9000 if view.name == first.decision.node else 0) for view in views]
+    assert router.choose(views, 640, cold, BLOCK, session=b"s").decision.node != first.decision.node
+
+
+def test_sessions_are_bounded_and_the_oldest_is_forgotten() -> None:
+    index = BlockIndex(1000)
+    router = Router(index, clock=Clock(), sessions=2)
+    views = [NodeView(f"n{at}", index.open_slot(), 0, 0, 1000.0) for at in range(2)]
+    where = {}
+    for name in (b"1", b"2", b"3"):
+        choice = router.choose(views, 10, [], BLOCK, session=name)
+        router.dispatched(choice, session=name)
+        where[name] = choice.decision.node
+        views = [view._replace(requests=view.requests + (view.name == where[name])) for view in views]
+    shunned = [view._replace(requests=99 if view.name == where[b"1"] else 0) for view in views]
+    assert router.choose(shunned, 10, [], BLOCK, session=b"1").decision.node != where[b"1"]
+    shunned = [view._replace(requests=99 if view.name == where[b"3"] else 0) for view in views]
+    assert router.choose(shunned, 10, [], BLOCK, session=b"3").decision.node == where[b"3"]
+
+
+def test_the_last_token_is_always_computed() -> None:
+    router, views = rig(Clock(), nodes=1)
+    slot = views[0].slot
+    assert slot is not None
+    chain = keys(20)
+    router.index.store(slot, b"".join(chain), "host")
+    assert router.choose(views, 640, chain, BLOCK).uncached_tokens == 1
