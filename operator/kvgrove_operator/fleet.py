@@ -303,6 +303,7 @@ class Fleet:
         self._said.pop(member, None)
         self._changed(Key(Kind.NODE, member))
         self._changed(MEMBERS)
+        self._changed(WORKLOADS)
         self._tell_all()
 
     def _tell_of_report(self, view: MemberView, before: _Said | None) -> None:

@@ -16,9 +16,19 @@ class PlanProblem:
     """For people: what is wrong, what stays in force, what helps."""
 
 
+def model_object(name: str) -> str:
+    """`PlanProblem.object` of a ModelVersion."""
+    return f"{ModelVersion.__name__} {name}"
+
+
+def namespace_object(name: str) -> str:
+    """`PlanProblem.object` of a namespace, by its API name."""
+    return f"{PromptCacheNamespace.__name__} {name}"
+
+
 def of_model(name: str, reason: ConditionReason, message: str) -> PlanProblem:
-    return PlanProblem(f"{ModelVersion.__name__} {name}", reason, message)
+    return PlanProblem(model_object(name), reason, message)
 
 
 def of_namespace(name: str, reason: ConditionReason, message: str) -> PlanProblem:
-    return PlanProblem(f"{PromptCacheNamespace.__name__} {name}", reason, message)
+    return PlanProblem(namespace_object(name), reason, message)

@@ -1,0 +1,122 @@
+"""``python -m kvgrove_operator``: waits to lead, leads, and ends when it may not lead any more."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from uuid import uuid4
+
+import zmq.asyncio
+from kubernetes import config
+from kubernetes.client import ApiClient
+
+from kvgrove_link.clock import boottime
+from kvgrove_operator.fleet import Outdated
+from kvgrove_operator.kube import Kube
+from kvgrove_operator.leadership import Leadership
+from kvgrove_operator.probes import Probes
+from kvgrove_operator.session import Session
+from kvgrove_operator.settings import Settings, parse
+from kvgrove_protocol.errors import KvgroveError, Terminal
+
+log = logging.getLogger("kvgrove_operator")
+
+_RESYNCS_MISSED = 3
+"""Without a plan for this many resyncs the operator is as good as dead, and is to be restarted."""
+
+
+class Ended(Terminal):
+    """The watches ended although nobody asked for it."""
+
+    code = "watches_ended"
+
+
+async def _run(settings: Settings) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    kube = Kube(ApiClient())
+    context = zmq.asyncio.Context()
+    leadership = Leadership(kube, settings.own_namespace, settings.lease_name, settings.identity, settings.leader)
+    sessions: list[Session] = []
+
+    def alive() -> bool:
+        planned = sessions[-1].planned_at if sessions else None
+        return planned is None or boottime() - planned < _RESYNCS_MISSED * settings.resync
+
+    server = None
+    if settings.probes is not None:
+        server = await Probes(alive, lambda: boottime() < leadership.until).serve(*settings.probes)
+    try:
+        if not await _acquire(leadership, stop):
+            return
+        while True:
+            sessions[:] = [Session(settings, kube, leadership, context)]
+            try:
+                await _unwrapped(sessions[-1], stop)
+            except Outdated as error:
+                log.warning("%s: going on above it", error.message)
+                await leadership.raise_term(error.term)
+            else:
+                return
+    finally:
+        if server is not None:
+            server.close()
+        await leadership.release()
+        context.destroy(linger=0)
+        kube.close()
+
+
+async def _acquire(leadership: Leadership, stop: asyncio.Event) -> bool:
+    """Whether this process leads; False: it was told to end first."""
+    acquiring, stopping = asyncio.create_task(leadership.acquire()), asyncio.create_task(stop.wait())
+    await asyncio.wait((acquiring, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not acquiring.done():
+        acquiring.cancel()
+        return False
+    acquiring.result()
+    return True
+
+
+async def _unwrapped(session: Session, stop: asyncio.Event) -> None:
+    """The first of our errors that ended the session, as itself."""
+    try:
+        await session.run(stop)
+    except* KvgroveError as group:
+        raise _first(group) from None
+    if not stop.is_set():
+        log.info("the watches were told to end")
+
+
+def _first(group: BaseExceptionGroup[KvgroveError]) -> KvgroveError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT. Exit status 1: another process leads, or the API server refuses what is needed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = parse()
+    if settings.verbose:
+        logging.getLogger("kvgrove_operator").setLevel(logging.DEBUG)
+    if not settings.identity:
+        settings = replace(settings, identity=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
+    try:
+        config.load_config()  # type: ignore[no-untyped-call]
+    except config.ConfigException as error:
+        print(f"kvgrove_operator: no cluster: {error}; set KUBECONFIG", file=sys.stderr)  # noqa: T201 - what people see
+        return 2
+    try:
+        asyncio.run(_run(settings))
+    except KvgroveError as error:
+        log.error("%s", error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Reads everything that is declared, as of now, and makes it what planning takes.
+
+Always whole lists, never what events told: a namespace that is missing from a list is gone, and its secret is destroyed
+for that. An object that does not read as one of its kind is planned as it was before; where nothing is known of it, as
+one that nobody may use.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvgrove_crds.manifests import parse_manifest
+from kvgrove_crds.model_version import ModelVersion
+from kvgrove_crds.namespace import ModelVersionRef, PromptCacheNamespace, PromptCacheNamespaceSpec
+from kvgrove_crds.namespace_access import AccessSpec
+from kvgrove_crds.problems import ManifestError
+from kvgrove_crds.reasons import ConditionReason
+from kvgrove_operator import paths, texts
+from kvgrove_operator.kube import Kube, Object
+from kvgrove_operator.model_files import desired_model
+from kvgrove_operator.plan import Desired, DesiredModel
+from kvgrove_operator.plan_problems import PlanProblem, of_model, of_namespace
+from kvgrove_operator.settings import Settings
+from kvgrove_protocol.fence import Fence
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared at one moment."""
+
+    models: dict[str, ModelVersion] = field(default_factory=dict)
+    """All that read as one, by name; also those that are being deleted."""
+    models_complete: bool = False
+    """Whether ``models`` are all there are: none of them was unreadable."""
+    namespaces: dict[str, PromptCacheNamespace] = field(default_factory=dict)
+    """By UID, without those that are being deleted; texts filled in."""
+    present: frozenset[str] = frozenset()
+    """UIDs of all namespaces, also of those that are being deleted."""
+    desired: Desired = field(default_factory=Desired)
+    seen: dict[str, Fence] = field(default_factory=dict)
+    """UID -> the counters that the object's status tells of."""
+    problems: tuple[PlanProblem, ...] = ()
+    unfinalized: tuple[Object, ...] = ()
+    """Namespaces and models, as read, that are to get our finalizer before they are planned."""
+
+
+class Reader:
+    """``finalizer``: without it an object is not planned yet."""
+
+    def __init__(self, kube: Kube, settings: Settings, finalizer: str) -> None:
+        self._kube, self._settings, self._finalizer = kube, settings, finalizer
+        self._config_maps: dict[texts.Name, dict[str, str] | None] = {}
+        self._last: dict[str, PromptCacheNamespace] = {}
+        self._needed: set[texts.Name] = set()
+
+    def config_map_changed(self, namespace: str, name: str) -> bool:
+        """Whether that matters: then it is read anew."""
+        self._config_maps.pop((namespace, name), None)
+        return (namespace, name) in self._needed
+
+    def forget_config_maps(self) -> None:
+        """Read all of them anew: an event may have been missed."""
+        self._config_maps.clear()
+
+    async def read(self, known: Collection[str]) -> Declared:
+        """``known``: UIDs that are planned already, with or without our finalizer. Raises what `Kube` raises."""
+        found_models = await self._kube.list(paths.MODELS)
+        watched = self._settings.namespaces or ("",)
+        found = [item for name in watched for item in await self._kube.list(paths.namespaces(name))]
+        problems: list[PlanProblem] = []
+        models = self._models(found_models, problems)
+        present = frozenset(_uid(item) for item in found)
+        live = [item for item in found if not _deleting(item)]
+        namespaces = self._namespaces(live, problems)
+        self._last = dict(namespaces)
+        finalized = {_uid(item) for item in live if self._finalizer in item["metadata"].get("finalizers", ())}
+        data = await self._texts(namespaces.values(), models.values())
+        filled = {uid: texts.filled(each, data) for uid, each in namespaces.items() if uid in finalized or uid in known}
+        return Declared(
+            models=models,
+            models_complete=len(models) == len(found_models),
+            namespaces=filled,
+            present=present,
+            desired=Desired(self._desired_models(models, data, problems), tuple(filled.values())),
+            seen={_uid(item): fence for item in found if (fence := _seen(item)) is not None},
+            problems=tuple(problems),
+            unfinalized=tuple(
+                item
+                for item in (*live, *found_models)
+                if not _deleting(item) and self._finalizer not in item["metadata"].get("finalizers", ())
+            ),
+        )
+
+    def _models(self, found: Iterable[Object], problems: list[PlanProblem]) -> dict[str, ModelVersion]:
+        models: dict[str, ModelVersion] = {}
+        for item in found:
+            name = item["metadata"]["name"]
+            try:
+                model = parse_manifest(_own_parts(item), source=f"ModelVersion {name}")
+            except ManifestError as error:
+                problems.append(of_model(name, ConditionReason.INVALID_SPEC, _one_line(error)))
+                continue
+            if isinstance(model, ModelVersion):
+                models[name] = model
+        return models
+
+    def _namespaces(self, found: Iterable[Object], problems: list[PlanProblem]) -> dict[str, PromptCacheNamespace]:
+        namespaces: dict[str, PromptCacheNamespace] = {}
+        for item in found:
+            uid, name = _uid(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+            try:
+                parsed = parse_manifest(_own_parts(item), source=f"PromptCacheNamespace {name}")
+            except ManifestError as error:
+                message = f"{_one_line(error)}; what was in force for it stays, apply the CRDs of this release"
+                problems.append(of_namespace(name, ConditionReason.INVALID_SPEC, message))
+                namespaces[uid] = self._last.get(uid) or _nobodys(item)
+                continue
+            if isinstance(parsed, PromptCacheNamespace):
+                namespaces[uid] = parsed
+        return namespaces
+
+    def _desired_models(
+        self, models: dict[str, ModelVersion], data: texts.Data, problems: list[PlanProblem]
+    ) -> tuple[DesiredModel, ...]:
+        desired: list[DesiredModel] = []
+        for model in models.values():
+            filled = texts.filled_model(model, self._settings.own_namespace, data)
+            if filled is None:
+                message = (
+                    "spec.chatTemplateFrom.configMapRef: there is no such ConfigMap or key, or it is empty; add it"
+                )
+                problems.append(of_model(model.name, ConditionReason.CONTENT_NOT_FOUND, message))
+                continue
+            desired.append(desired_model(filled, self._settings.daemons.model_root))
+        return tuple(desired)
+
+    async def _texts(
+        self, namespaces: Iterable[PromptCacheNamespace], models: Iterable[ModelVersion]
+    ) -> dict[texts.Name, dict[str, str]]:
+        needed: set[texts.Name] = set()
+        for resource in namespaces:
+            needed |= texts.named_by(resource)
+        for model in models:
+            needed |= texts.named_by_model(model, self._settings.own_namespace)
+        self._needed = needed
+        missing = [name for name in needed if name not in self._config_maps]
+        for name, held in zip(missing, await asyncio.gather(*map(self._config_map, missing)), strict=True):
+            self._config_maps[name] = held
+        self._config_maps = {name: held for name, held in self._config_maps.items() if name in needed}
+        return {name: held for name, held in self._config_maps.items() if held is not None}
+
+    async def _config_map(self, name: texts.Name) -> dict[str, str] | None:
+        found = await self._kube.get(paths.config_map(*name))
+        return None if found is None else dict(found.get("data") or {})
+
+
+def _own_parts(item: Object) -> Object:
+    """Without the status: an older one must not keep a spec from being read; and without what servers add."""
+    metadata = item["metadata"]
+    kept = {key: metadata[key] for key in ("name", "namespace", "uid", "generation") if key in metadata}
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": kept, "spec": item.get("spec", {})}
+
+
+def _nobodys(item: Object) -> PromptCacheNamespace:
+    """Stands for one that cannot be read: nobody may use it, and nothing is kept for it."""
+    metadata = item["metadata"]
+    reference = item.get("spec", {}).get("modelVersionRef", {})
+    name = reference.get("name") if isinstance(reference, dict) else None
+    return PromptCacheNamespace.model_validate(
+        {
+            "metadata": {key: metadata[key] for key in ("name", "namespace", "uid", "generation")},
+            "spec": PromptCacheNamespaceSpec(
+                model_version_ref=ModelVersionRef(name=name if isinstance(name, str) else "unknown"),
+                access=AccessSpec(tenants=()),
+                suspend=True,
+            ),
+        }
+    )
+
+
+def _seen(item: Object) -> Fence | None:
+    status: Any = item.get("status") or {}
+    purge = (status.get("purge") or {}).get("counter")
+    if purge is None:
+        return None
+    return Fence(
+        purge=int(purge), documents=int(status.get("documentRevision", 0)), access=int(status.get("accessRevision", 0))
+    )
+
+
+def _uid(item: Object) -> str:
+    return str(item["metadata"]["uid"])
+
+
+def _deleting(item: Object) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def _one_line(error: ManifestError) -> str:
+    return "; ".join(f"{problem.path}: {problem.rule}" for problem in error.problems[:3])

@@ -1,0 +1,180 @@
+"""The verdicts on a ModelVersion, and its whole status. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from kvgrove_crds.conditions import MODEL_VERSION_CONDITIONS
+from kvgrove_crds.model_version import (
+    ModelVersion,
+    ModelVersionStatus,
+    ModelVersionSummary,
+    NodeCounts,
+    ResolvedDigests,
+)
+from kvgrove_crds.reasons import ConditionReason as Reason
+from kvgrove_operator.conditions import Judgement, conditions
+from kvgrove_operator.observed import READY
+from kvgrove_operator.plan_problems import PlanProblem
+from kvgrove_operator.work_queue import Trouble
+from kvgrove_protocol.control import ModelPlan, ModelReport
+
+Phase = Literal["Pending", "Loading", "Ready", "Degraded", "Failed", "Deleting"]
+
+_FAILED = "failed"
+_CODES = {"unsupported_model": Reason.UNSUPPORTED_ARCHITECTURE, "missing_model": Reason.WEIGHTS_MISSING}
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of one ModelVersion at one moment."""
+
+    resource: ModelVersion
+    before: ModelVersionStatus
+    plan: ModelPlan | None
+    nodes: Mapping[str, ModelReport | None]
+    """Every node that should hold it -> its report; None: nothing yet."""
+    connected: frozenset[str]
+    nodes_wanted: int
+    """Nodes that match the placement; some may have no Pod yet."""
+    users: tuple[str, ...]
+    """Namespaces that name it or are served by it, by API name."""
+    problems: tuple[PlanProblem, ...]
+    trouble: Trouble | None
+    deleting: bool
+    now: datetime
+
+    @property
+    def ready(self) -> list[str]:
+        inputs = self.plan.inputs if self.plan is not None else None
+        return [
+            node
+            for node, report in self.nodes.items()
+            if report is not None and report.state == READY and inputs is not None and report.inputs == inputs
+        ]
+
+    @property
+    def failed(self) -> dict[str, ModelReport]:
+        return {node: report for node, report in self.nodes.items() if report is not None and report.state == _FAILED}
+
+    @property
+    def missing(self) -> list[str]:
+        return sorted(node for node in self.nodes if node not in self.connected)
+
+    @property
+    def desired(self) -> int:
+        return max(self.nodes_wanted, len(self.nodes))
+
+
+def compose(facts: ModelFacts) -> ModelVersionStatus:
+    """The status that follows ``facts.before``."""
+    judged = _judge(facts)
+    generation = facts.resource.metadata.generation or 0
+    inputs = facts.plan.inputs if facts.plan is not None else None
+    digest = facts.plan.generation.hex() if facts.plan is not None and facts.plan.generation else None
+    reports = [report for report in facts.nodes.values() if report is not None]
+    agreeing = sum(report.inputs == inputs for report in reports) if inputs is not None else 0
+    return ModelVersionStatus(
+        observed_generation=generation,
+        phase=_phase(facts, judged),
+        conditions=conditions(MODEL_VERSION_CONDITIONS, judged, facts.before.conditions, generation, facts.now),
+        generation=digest,
+        digests=ResolvedDigests(
+            weights=inputs.weights, tokenizer=inputs.tokenizer, chat_template=inputs.chat_template or None
+        )
+        if inputs is not None
+        else None,
+        nodes=NodeCounts(
+            desired=facts.desired,
+            loaded=sum(report.state == READY for report in reports),
+            verified=agreeing,
+            ready=len(facts.ready),
+            failed=len(facts.failed),
+            unreachable=len(facts.missing),
+        ),
+        max_model_len=max((report.max_model_len for report in reports), default=0) or None,
+        used_by=len(facts.users),
+        summary=ModelVersionSummary(
+            generation=digest[:12] if digest is not None else "", nodes=f"{len(facts.ready)}/{facts.desired}"
+        ),
+    )
+
+
+def _judge(facts: ModelFacts) -> dict[str, Judgement]:
+    ready = _ready(facts)
+    stalled = _stalled(facts)
+    settled = ready.holds is True or stalled.holds is True
+    return {
+        "Ready": ready,
+        "Reconciling": Judgement(False, Reason.UP_TO_DATE)
+        if settled
+        else Judgement(True, Reason.PROGRESSING, ready.message),
+        "Stalled": stalled,
+        "DigestsVerified": _digests(facts),
+        "Supported": _supported(facts),
+    }
+
+
+def _ready(facts: ModelFacts) -> Judgement:
+    if facts.deleting:
+        if facts.users:
+            names = ", ".join(facts.users[:_NAMED])
+            return Judgement(False, Reason.IN_USE, f"used by {len(facts.users)} namespaces: {names}; point them away")
+        return Judgement(False, Reason.DELETING)
+    if facts.problems:
+        return Judgement(False, facts.problems[0].reason, facts.problems[0].message)
+    if not facts.nodes and not facts.nodes_wanted:
+        return Judgement(False, Reason.NO_NODES, "no node matches spec.engine.nodeSelector and its tolerations")
+    if facts.failed:
+        node = min(facts.failed)
+        return Judgement(False, Reason.NODE_FAILED, f"{node}: {facts.failed[node].message}")
+    if facts.missing:
+        return Judgement(False, Reason.NODE_UNREACHABLE, f"not connected: {', '.join(facts.missing[:_NAMED])}")
+    if len(facts.ready) < facts.desired:
+        return Judgement(False, Reason.WAITING_FOR_NODES, f"{len(facts.ready)} of {facts.desired} nodes are ready")
+    return Judgement(True, Reason.ALL_NODES_READY, f"{len(facts.ready)} nodes")
+
+
+def _stalled(facts: ModelFacts) -> Judgement:
+    if facts.trouble is not None and facts.trouble.exhausted:
+        return Judgement(True, Reason.RETRIES_EXHAUSTED, facts.trouble.reason)
+    if facts.deleting and facts.users:
+        return Judgement(True, Reason.IN_USE, "it goes when no namespace uses it any more")
+    if facts.problems:
+        return Judgement(True, facts.problems[0].reason, facts.problems[0].message)
+    return Judgement(False, Reason.NOT_STALLED)
+
+
+def _digests(facts: ModelFacts) -> Judgement:
+    for problem in facts.problems:
+        if problem.reason in (Reason.DIGESTS_DISAGREE, Reason.DIGEST_PIN_MISMATCH):
+            return Judgement(False, problem.reason, problem.message)
+    if facts.plan is not None and facts.plan.generation:
+        return Judgement(True, Reason.DIGESTS_AGREE)
+    return Judgement(None, Reason.DIGESTS_PENDING)
+
+
+def _supported(facts: ModelFacts) -> Judgement:
+    for problem in facts.problems:
+        if problem.reason is Reason.UNSUPPORTED_FORMAT:
+            return Judgement(False, problem.reason, problem.message)
+    for node, report in sorted(facts.failed.items()):
+        if report.code in _CODES:
+            return Judgement(False, _CODES[report.code], f"{node}: {report.message}")
+    if facts.ready:
+        return Judgement(True, Reason.SUPPORTED)
+    return Judgement(None, Reason.SUPPORT_UNKNOWN)
+
+
+def _phase(facts: ModelFacts, judged: Mapping[str, Judgement]) -> Phase:
+    if facts.deleting:
+        return "Deleting"
+    if judged["Ready"].holds:
+        return "Ready"
+    if facts.problems or (facts.failed and not facts.ready):
+        return "Failed"
+    if facts.ready and (facts.failed or facts.missing):
+        return "Degraded"
+    return "Loading" if facts.nodes else "Pending"

@@ -1,0 +1,185 @@
+"""The whole status of a namespace, as it is written: verdicts, counts and texts for columns. Pure.
+
+Everything in it is about one generation of the spec: the one that is planned.
+"""
+
+from datetime import datetime
+
+from kvgrove_crds.conditions import NAMESPACE_CONDITIONS
+from kvgrove_crds.namespace_status import (
+    DocumentStatus,
+    ErasureStatus,
+    InvalidationStatus,
+    NamespaceSummary,
+    PromptCacheNamespaceStatus,
+    PurgeStatus,
+    RolloutStatus,
+    WarmthStatus,
+    WorstNode,
+)
+from kvgrove_crds.reasons import ConditionReason as Reason
+from kvgrove_operator.conditions import Judgement, conditions
+from kvgrove_operator.deletion import Verdict
+from kvgrove_operator.namespace_facts import NamespaceFacts
+from kvgrove_operator.namespace_judgements import judge, phase
+from kvgrove_operator.plan_state import NamespaceState, Proof, Stage
+
+_WORST = 5
+_MESSAGE = 512
+
+
+def compose(facts: NamespaceFacts) -> PromptCacheNamespaceStatus:
+    """The status that follows ``facts.before``."""
+    judged = judge(facts)
+    before, generation = facts.before, facts.resource.metadata.generation or 0
+    ready = sum(report.warm_ready for report in facts.reports)
+    wanted = sum(report.warm_wanted for report in facts.reports)
+    moment = facts.now.replace(microsecond=0)
+    warming = judged["Warm"].holds is not True
+    served, declared = facts.served, facts.models.get(facts.wanted_model)
+    return PromptCacheNamespaceStatus(
+        observed_generation=generation,
+        phase=phase(facts, judged),
+        conditions=conditions(NAMESPACE_CONDITIONS, judged, before.conditions, generation, facts.now),
+        active_generation=served.generation.hex() if served is not None else before.active_generation,
+        desired_generation=declared.generation.hex() if declared is not None and declared.generation else None,
+        purge=_purge(facts.state) or before.purge,
+        document_revision=facts.state.document_revision if facts.state is not None else before.document_revision,
+        access_revision=facts.state.access_revision if facts.state is not None else before.access_revision,
+        documents=_documents(facts.state),
+        rollout=_rollout(facts, judged, moment),
+        warmth=WarmthStatus(
+            ready=ready,
+            wanted=wanted,
+            started_at=(before.warmth.started_at or moment) if warming and facts.reports else None,
+        ),
+        invalidation=_invalidation(facts, moment),
+        erasure=_erasure(facts, moment),
+        worst_nodes=_worst(facts),
+        summary=NamespaceSummary(
+            generation=served.generation.hex()[:12] if served is not None else "",
+            warm=f"{ready}/{wanted}" if facts.reports else "",
+        ),
+    )
+
+
+def deleting(
+    before: PromptCacheNamespaceStatus,
+    verdict: Verdict,
+    proof: Proof,
+    *,
+    generation: int,
+    requested_at: datetime,
+    now: datetime,
+) -> PromptCacheNamespaceStatus:
+    """The status of one whose object is being deleted."""
+    owed = verdict.judgement
+    kept = {each.type: Judgement(_truth(each.status), Reason.DELETING) for each in before.conditions}
+    judged = {each.value: Judgement(False, Reason.DELETING) for each in NAMESPACE_CONDITIONS} | {
+        "Promoted": kept.get("Promoted", Judgement(False, Reason.DELETING)),
+        "Ready": Judgement(False, Reason.DELETING, "everything of it is being erased"),
+        "Reconciling": Judgement(not verdict.may_go, Reason.DELETING, owed.message),
+        "Stalled": Judgement(owed.reason in (Reason.NODE_UNREACHABLE, Reason.NODE_FAILED), owed.reason, owed.message),
+        "InvalidationComplete": Judgement(verdict.may_go, owed.reason, owed.message),
+        "ErasureVerified": owed,
+    }
+    moment = now.replace(microsecond=0)
+    erasure = ErasureStatus(
+        revision=before.erasure.revision if before.phase == "Deleting" else before.erasure.revision + 1,
+        requested_at=requested_at,
+        completed_at=(before.erasure.completed_at or moment) if verdict.may_go else None,
+        receipts=proof.confirmed,
+        shredded=proof.gone,
+        waived=len(verdict.waived),
+        unreachable=len(verdict.debt.unreachable),
+        failed=len(verdict.debt.failed),
+        pending=len(verdict.debt.pending),
+    )
+    return before.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": "Deleting",
+            "conditions": conditions(NAMESPACE_CONDITIONS, judged, before.conditions, generation, now),
+            "erasure": erasure,
+            "worst_nodes": tuple(
+                WorstNode(node=member, reason=Reason.NODE_UNREACHABLE) for member in verdict.debt.unreachable[:_WORST]
+            ),
+        }
+    )
+
+
+def _purge(state: NamespaceState | None) -> PurgeStatus | None:
+    if state is None:
+        return None
+    return PurgeStatus(counter=state.purge.counter, nonce=state.purge.nonce.hex(), observed_epoch=state.purge_epoch)
+
+
+def _documents(state: NamespaceState | None) -> tuple[DocumentStatus, ...]:
+    if state is None:
+        return ()
+    return tuple(
+        DocumentStatus(name=name, version=entry.version, digest=f"sha256:{entry.digest.hex()}", epoch=entry.epoch)
+        for name, entry in state.documents.items()
+    )
+
+
+def _rollout(facts: NamespaceFacts, judged: dict[str, Judgement], moment: datetime) -> RolloutStatus:
+    before = facts.before.rollout
+    if judged["Promoted"].holds:
+        active = facts.served.generation.hex() if facts.served is not None else None
+        same = before.phase == "Promoted" and active == facts.before.active_generation
+        return RolloutStatus(phase="Promoted", weight=100, promoted_at=before.promoted_at if same else moment)
+    started = before.started_at if before.phase == "Loading" else moment
+    return RolloutStatus(phase="Loading", started_at=started, promoted_at=before.promoted_at)
+
+
+def _invalidation(facts: NamespaceFacts, moment: datetime) -> InvalidationStatus:
+    found, before = facts.invalidation, facts.before.invalidation
+    if found is None or found.fence is None:
+        return before
+    revision = found.fence.purge + found.fence.documents + found.fence.access
+    same = revision == before.revision
+    completed = (before.completed_at or moment) if same else moment
+    return InvalidationStatus(
+        revision=revision,
+        requested_at=before.requested_at if same else moment,
+        completed_at=completed if found.complete else None,
+        confirmed=found.confirmed,
+        expired=found.expired,
+        gone=found.gone,
+        pending=found.pending,
+    )
+
+
+def _erasure(facts: NamespaceFacts, moment: datetime) -> ErasureStatus:
+    before = facts.before.erasure
+    if facts.state is None or not facts.state.erasures:
+        return before
+    entries = facts.state.erasures
+    proofs = [each.proof or facts.proofs.get(each.plan.id, Proof()) for each in entries]
+    done = all(each.stage is Stage.DONE for each in entries)
+    same = before.revision == facts.state.erasure_epoch
+    worst = max(proofs, key=lambda proof: proof.pending)
+    return ErasureStatus(
+        revision=facts.state.erasure_epoch,
+        requested_at=before.requested_at if same else moment,
+        completed_at=((before.completed_at if same else None) or moment) if done else None,
+        receipts=worst.confirmed,
+        shredded=worst.gone,
+        pending=worst.pending,
+    )
+
+
+def _worst(facts: NamespaceFacts) -> tuple[WorstNode, ...]:
+    found = [WorstNode(node=node, reason=Reason.NODE_UNREACHABLE) for node in facts.missing]
+    found += [WorstNode(node=node, reason=Reason.WAITING_FOR_NODES) for node in facts.behind]
+    found += [
+        WorstNode(node=node, reason=Reason.NODE_FAILED, message=report.message[:_MESSAGE])
+        for node, report in sorted(facts.nodes.items())
+        if report is not None and report.message and node not in facts.behind
+    ]
+    return tuple(found[:_WORST])
+
+
+def _truth(status: str) -> bool | None:
+    return {"True": True, "False": False}.get(status)

@@ -1,0 +1,104 @@
+"""What the operator writes on the objects that people made: status, finalizer, Events. Nothing else of them is ours."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from kvgrove_crds.base import Status
+from kvgrove_crds.conditions import Condition
+from kvgrove_operator import paths
+from kvgrove_operator.kube import Kube, Object
+
+FINALIZER: Final = "kvgrove.dev/evidence"
+"""Keeps a namespace until everything of it is erased, and a ModelVersion while it is used."""
+
+_EVENTFUL: Final = ("Ready", "Stalled", "DigestsVerified", "InvalidationComplete", "ErasureVerified")
+_NOTE = 1024
+
+
+class Objects:
+    def __init__(self, kube: Kube, identity: str) -> None:
+        self._kube, self._identity = kube, identity
+        self.status_writes = 0
+        """Only rises."""
+
+    async def write_status(
+        self,
+        path: str,
+        held: Object,
+        status: Status,
+        before: Iterable[Condition],
+        after: Iterable[Condition],
+    ) -> None:
+        """The whole status in one write, then an Event for each transition that people wait for.
+
+        Raises `Conflict` if ``held`` has been replaced by another object of that name.
+        """
+        metadata = {key: held["metadata"][key] for key in ("name", "namespace", "uid") if key in held["metadata"]}
+        body = {
+            "apiVersion": held["apiVersion"],
+            "kind": held["kind"],
+            "metadata": metadata,
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        await self._kube.apply(f"{path}/status", body)
+        self.status_writes += 1
+        known = {condition.type: condition.status for condition in before}
+        for condition in after:
+            if condition.type in _EVENTFUL and known.get(condition.type, "Unknown") != condition.status:
+                await self._event(held, condition)
+
+    async def add_finalizer(self, path: str, held: Object) -> None:
+        finalizers = held["metadata"].get("finalizers", [])
+        await self._kube.set_finalizers(path, held, [*finalizers, FINALIZER])
+
+    async def remove_finalizer(self, path: str, held: Object) -> None:
+        """Raises `Conflict` if the object is newer than ``held``."""
+        finalizers = held["metadata"].get("finalizers", [])
+        if FINALIZER in finalizers:
+            await self._kube.set_finalizers(path, held, [each for each in finalizers if each != FINALIZER])
+
+    async def _event(self, held: Object, condition: Condition) -> None:
+        metadata = held["metadata"]
+        namespace = metadata.get("namespace", "default")
+        good = (condition.status == "True") is (condition.type != "Stalled")
+        await self._kube.create(
+            paths.events(namespace),
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{metadata['name']}.", "namespace": namespace},
+                "involvedObject": {
+                    "apiVersion": held["apiVersion"],
+                    "kind": held["kind"],
+                    "name": metadata["name"],
+                    "namespace": namespace,
+                    "uid": metadata["uid"],
+                },
+                "type": "Normal" if good else "Warning",
+                "reason": str(condition.reason),
+                "message": f"{condition.type}={condition.status} {condition.message}"[:_NOTE].rstrip(),
+                "source": {"component": "kvgrove-operator"},
+                "reportingComponent": "kvgrove.dev/operator",
+                "reportingInstance": self._identity,
+                "firstTimestamp": _now(),
+                "lastTimestamp": _now(),
+                "count": 1,
+            },
+        )
+
+
+def path_of(held: Object) -> str:
+    """Where an object of ours lies."""
+    metadata = held["metadata"]
+    if held["kind"] == "ModelVersion":
+        return paths.model(metadata["name"])
+    return paths.namespace(f"{metadata['namespace']}/{metadata['name']}")
+
+
+def is_deleting(held: Object) -> bool:
+    return bool(held["metadata"].get("deletionTimestamp"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

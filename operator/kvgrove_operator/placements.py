@@ -1,0 +1,55 @@
+"""Keeps the DaemonSets as `workloads` says, and knows which nodes their Pods are on."""
+
+from collections.abc import Iterable, Mapping
+
+from kvgrove_crds.model_version import ModelVersion
+from kvgrove_operator import paths
+from kvgrove_operator.kube import Kube
+from kvgrove_operator.settings import Settings
+from kvgrove_operator.workloads import PLACEMENT, SELECTOR, daemon_sets, nodes_of, placement_of
+
+
+class Placements:
+    def __init__(self, kube: Kube, settings: Settings) -> None:
+        self._kube, self._settings = kube, settings
+        self._collection = paths.daemon_sets(settings.own_namespace)
+        self._nodes: Mapping[str, frozenset[str]] = {}
+        self._wanted: Mapping[str, int] = {}
+
+    async def bring_about(self, models: Iterable[ModelVersion], *, complete: bool) -> bool:
+        """Apply what is wanted; whether nodes came or went since the last look.
+
+        ``complete``: ``models`` are all there are, so that a DaemonSet of none of them may go.
+        """
+        wanted = daemon_sets(models, self._settings.own_namespace, self._settings.daemons)
+        for name, body in wanted.items():
+            await self._kube.apply(f"{self._collection}/{name}", body)
+        found = await self._kube.list(self._collection, labels=SELECTOR)
+        for item in found:
+            name = item["metadata"]["name"]
+            if complete and name not in wanted:
+                await self._kube.delete(f"{self._collection}/{name}", uid=item["metadata"]["uid"])
+        counts = {
+            item["metadata"]["labels"].get(PLACEMENT, ""): int(item.get("status", {}).get("desiredNumberScheduled", 0))
+            for item in found
+            if item["metadata"]["name"] in wanted
+        }
+        nodes = nodes_of(await self._kube.list(paths.pods(self._settings.own_namespace), labels=SELECTOR))
+        changed = (nodes, counts) != (self._nodes, self._wanted)
+        self._nodes, self._wanted = nodes, counts
+        return changed
+
+    def nodes(self, model: ModelVersion | None) -> frozenset[str]:
+        """Nodes with a Pod of the placement of ``model``, and so the names of its daemons."""
+        return frozenset() if model is None else self._nodes.get(self._placement(model), frozenset())
+
+    def wanted(self, model: ModelVersion | None) -> int:
+        """How many nodes match that placement."""
+        return 0 if model is None else self._wanted.get(self._placement(model), 0)
+
+    def settled(self, models: Iterable[ModelVersion]) -> bool:
+        """Whether every placement has nodes, and a Pod on each."""
+        return all(0 < self.wanted(model) == len(self.nodes(model)) for model in models)
+
+    def _placement(self, model: ModelVersion) -> str:
+        return placement_of(model, self._settings.daemons.image)

@@ -1,0 +1,105 @@
+"""One term of leading: everything that runs while this process leads, and how it ends."""
+
+import asyncio
+import logging
+from random import Random
+
+import kopf
+import zmq.asyncio
+from prometheus_client import start_http_server
+
+from kvgrove_operator.declared import Reader
+from kvgrove_operator.fleet import Fleet, Memory
+from kvgrove_operator.handlers import kopf_settings, registry_of
+from kvgrove_operator.keys import MEMBERS, PLAN, WORKLOADS, Key
+from kvgrove_operator.kube import Kube
+from kvgrove_operator.leadership import Leadership
+from kvgrove_operator.metrics import OperatorMetrics
+from kvgrove_operator.node_book import NodeBook
+from kvgrove_operator.objects import FINALIZER, Objects
+from kvgrove_operator.reconciler import Reconciler
+from kvgrove_operator.settings import Settings
+from kvgrove_operator.store import Store
+from kvgrove_operator.work_queue import WorkQueue
+from kvgrove_operator.workers import Work, Workers
+
+log = logging.getLogger("kvgrove_operator")
+
+_SINGLES = (PLAN, WORKLOADS, MEMBERS)
+
+
+class Session:
+    """Made once this process leads; `run` it."""
+
+    def __init__(self, settings: Settings, kube: Kube, leadership: Leadership, context: zmq.asyncio.Context) -> None:
+        self._settings, self._kube, self._leadership, self._context = settings, kube, leadership, context
+        self._workers: Workers | None = None
+
+    @property
+    def planned_at(self) -> float | None:
+        """When everything declared was last planned (CLOCK_BOOTTIME); None: not yet."""
+        return self._workers.planned_at if self._workers is not None else None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop``. Raises LeadershipLost, Outdated or StoreTaken where this process may not go on."""
+        settings, kube = self._settings, self._kube
+        store, book = Store(kube, settings.own_namespace), NodeBook(kube)
+        memory = Memory(await store.load(), tuple(await book.load()))
+        queue: WorkQueue[Key] = WorkQueue(jitter=Random().random)  # noqa: S311 - spreads retries, keeps no secret
+        self._workers = workers = Workers(queue, resync=settings.resync)
+        objects = Objects(kube, settings.identity)
+        reader = Reader(kube, settings, FINALIZER)
+        fleet = Fleet(
+            self._context,
+            settings.listen,
+            term=self._leadership.term,
+            memory=memory,
+            store=store,
+            book=book,
+            changed=workers.add,
+        )
+        reconciler = Reconciler(
+            kube,
+            fleet,
+            reader,
+            settings,
+            objects,
+            add=workers.add,
+            trouble=queue.trouble,
+        )
+
+        def troubled(key: Key) -> None:
+            for each in reconciler.statuses() if key in _SINGLES else ():
+                workers.add(each)
+
+        metrics = OperatorMetrics(fleet, queue, workers, objects)
+        server = None
+        if settings.metrics is not None:
+            server, _ = start_http_server(settings.metrics[1], settings.metrics[0], registry=metrics.registry)
+        log.info("leading, term %d, fleet link on %s", self._leadership.term, fleet.address)
+        try:
+            async with asyncio.TaskGroup() as group:
+                parts = [
+                    group.create_task(self._leadership.keep(fleet.lead)),
+                    group.create_task(fleet.serve()),
+                    group.create_task(fleet.keep_time()),
+                    group.create_task(workers.run(Work(reconciler.reconcile, reconciler.everything, troubled))),
+                ]
+                await self._watch(workers, reader, stop)
+                for part in parts:
+                    part.cancel()
+        finally:
+            fleet.close()
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+
+    async def _watch(self, workers: Workers, reader: Reader, stop: asyncio.Event) -> None:
+        await kopf.operator(
+            registry=registry_of(workers.add, reader),
+            settings=kopf_settings(),
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
+            standalone=True,
+            stop_flag=stop,
+        )

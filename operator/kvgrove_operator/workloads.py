@@ -1,0 +1,143 @@
+"""From ModelVersions to the DaemonSets that run them: one for each placement. Pure.
+
+A placement is what a Pod is scheduled and started by. ModelVersions with equal placement share one daemon on each of
+its nodes, which hosts their generations side by side over one pool; so a new ModelVersion starts no Pod. Pods are
+replaced when somebody deletes them (``OnDelete``): a changed template must not throw away warm caches by itself.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kvgrove_crds.base import API_VERSION
+from kvgrove_crds.model_version import ModelVersion
+from kvgrove_operator.model_files import volumes_of
+from kvgrove_operator.settings import DaemonSettings
+
+Object = dict[str, Any]
+
+COMPONENT: Final = "app.kubernetes.io/component"
+PLACEMENT: Final = "kvgrove.dev/placement"
+SELECTOR: Final = f"{COMPONENT}=daemon,app.kubernetes.io/managed-by=kvgrove-operator"
+STATE: Final = "/var/lib/kvgrove/state"
+"""Where a daemon keeps its state in its container."""
+
+_GRACE_SECONDS = 60
+
+
+def placement_of(model: ModelVersion, image: str) -> str:
+    """Names the placement: equal for ModelVersions that share a DaemonSet (8 hex digits)."""
+    engine = model.spec.engine
+    content = {
+        "image": engine.image or image,
+        "args": engine.args,
+        "selector": engine.node_selector,
+        "tolerations": [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations],
+        "resources": engine.resources.model_dump(mode="json", by_alias=True),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def name_of(placement: str) -> str:
+    return f"kvgrove-daemon-{placement}"
+
+
+def daemon_sets(models: Iterable[ModelVersion], namespace: str, settings: DaemonSettings) -> dict[str, Object]:
+    """Name -> the DaemonSet, with the fields that are ours; they live in Kubernetes namespace ``namespace``."""
+    placed: dict[str, list[ModelVersion]] = {}
+    for model in sorted(models, key=lambda each: each.name):
+        placed.setdefault(placement_of(model, settings.image), []).append(model)
+    return {
+        name_of(placement): _daemon_set(placement, sharing, namespace, settings)
+        for placement, sharing in sorted(placed.items())
+    }
+
+
+def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, settings: DaemonSettings) -> Object:
+    engine = models[0].spec.engine
+    own = {PLACEMENT: placement, COMPONENT: "daemon"}
+    labels = {**own, "app.kubernetes.io/name": "kvgrove", "app.kubernetes.io/managed-by": "kvgrove-operator"}
+    needed: dict[str, Object] = {}
+    for model in models:
+        needed |= volumes_of(model, settings.model_root)
+    volumes = [
+        {"name": "models", "hostPath": {"path": settings.model_root, "type": "Directory"}},
+        {"name": "state", "hostPath": {"path": settings.state_root, "type": "DirectoryOrCreate"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        *({"name": f"source-{_short(path)}", **volume} for path, volume in sorted(needed.items())),
+    ]
+    mounts = [
+        {"name": "models", "mountPath": settings.model_root, "readOnly": True},
+        {"name": "state", "mountPath": STATE},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pool is shared memory
+        *({"name": f"source-{_short(path)}", "mountPath": path, "readOnly": True} for path in sorted(needed)),
+    ]
+    container = {
+        "name": "daemon",
+        "image": engine.image or settings.image,
+        "command": [*settings.command],
+        "args": [
+            *("--member", "$(NODE_NAME)"),
+            *("--control", settings.control),
+            *("--listen", settings.listen),
+            *("--state-dir", STATE),
+            *("--pod-uid", "$(POD_UID)"),
+            *engine.args,
+        ],
+        "env": [
+            _field("NODE_NAME", "spec.nodeName"),
+            _field("POD_IP", "status.podIP"),
+            _field("POD_UID", "metadata.uid"),
+            {"name": "HF_HUB_OFFLINE", "value": "1"},  # a node serves what is there, and fetches nothing on its own
+        ],
+        "resources": engine.resources.model_dump(mode="json", by_alias=True),
+        "volumeMounts": mounts,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    pod: Object = {
+        "containers": [container],
+        "volumes": volumes,
+        "nodeSelector": {"kubernetes.io/os": "linux", **engine.node_selector},
+        "tolerations": [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations],
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": name_of(placement),
+            "namespace": namespace,
+            "labels": labels,
+            "ownerReferences": [_owner(model) for model in models],
+        },
+        "spec": {
+            "selector": {"matchLabels": own},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def nodes_of(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
+    """Placement -> names of the nodes that its Pods are bound to, of Pods that are not over."""
+    found: dict[str, set[str]] = {}
+    for pod in pods:
+        node = pod["spec"].get("nodeName", "")
+        over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if node and not over:
+            found.setdefault(pod["metadata"]["labels"].get(PLACEMENT, ""), set()).add(node)
+    return {placement: frozenset(nodes) for placement, nodes in found.items()}
+
+
+def _owner(model: ModelVersion) -> Object:
+    return {"apiVersion": API_VERSION, "kind": "ModelVersion", "name": model.name, "uid": model.metadata.uid or ""}
+
+
+def _field(name: str, path: str) -> Object:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _short(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()[:8]
