@@ -223,6 +223,8 @@ def _bytes(pool: NodePool) -> list[dict[str, Any]]:
         accounted = (stats_below.ready + stats_below.retiring + stats_below.private) * disk.file_bytes
         waiting = state.waiting * disk.file_bytes
         found.append({"tier": tier.name, "accounted": accounted + waiting, "real": files, "drafts": drafts})
+        if tier.health.reason:  # left alone for a while: what is to be cleared is still there
+            found[-1]["clearing"] = stats_below.clearing * disk.file_bytes
     return found
 
 

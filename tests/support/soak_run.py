@@ -28,7 +28,7 @@ from kvgrove_protocol.receipts import EraseOutcome
 IN_FLIGHT = 8
 ACTS_PER_S = 3.0
 """How often something goes wrong, or changes."""
-SETTLE_S = 60.0
+SETTLE_S = 120.0
 """How long a pause waits for what must come back. A failed disk is left alone for growing pauses first."""
 KILLING_SHARE, KILL_EVERY_S = 0.3, 30.0
 """The part of the time in which the process is killed now and then, once at least."""
@@ -223,14 +223,15 @@ class Soak:
         seen: dict[str, Any] = {}
         while time.monotonic() < deadline:
             seen = self._boots.ask(do="look", deep=False)
-            if not _unsettled(seen) and not (last and self._world.erasing):
+            if not _unsettled(seen, last=last) and not (last and self._world.erasing):
                 break
             self._wait(0.2)
         seen = self._boots.ask(do="look", deep=True)
-        self._broken += [f"at pause {len(self._pauses) + 1}: {what}" for what in [*_unsettled(seen), *seen["broken"]]]
+        unsettled = _unsettled(seen, last=last)
+        self._broken += [f"at pause {len(self._pauses) + 1}: {what}" for what in [*unsettled, *seen["broken"]]]
         if last:
             self._broken += [f"erasure not proven: {which}" for which in self._world.erasing]
-        self._pauses.append({"pinned": sum(seen["pinned"].values()), "bytes": seen["bytes"]})
+        self._pauses.append({"pinned": sum(_pinned(seen, last=last).values()), "bytes": seen["bytes"]})
         sample = Sample.of(self._boots.pid, time.monotonic())
         self._life.pauses.append(sample)
         self._say(
@@ -264,12 +265,23 @@ class Soak:
         }
 
 
-def _unsettled(seen: dict[str, Any]) -> list[str]:
+def _resting(seen: dict[str, Any], *, last: bool) -> bool:
+    """A disk that failed just now is left alone for a while, and says so: meanwhile files may wait to be cleared."""
+    return not last and any("clearing" in each for each in seen["bytes"])
+
+
+def _pinned(seen: dict[str, Any], *, last: bool) -> dict[str, int]:
+    free = {"tier_clearing"} if _resting(seen, last=last) else set()
+    return {what: count for what, count in seen["pinned"].items() if count and what not in free}
+
+
+def _unsettled(seen: dict[str, Any], *, last: bool) -> list[str]:
     """What is pinned, and bytes that are not those that are accounted for, while nothing is asked for."""
-    pinned = [f"{count} {what} are pinned" for what, count in seen["pinned"].items() if count]
+    resting = _resting(seen, last=last)
     bytes_off = [
         f"{each['tier']}: {each['accounted']} bytes are accounted for, {each['real']} are there"
         for each in seen["bytes"]
-        if each["accounted"] != each["real"] or each.get("drafts")
+        if not each["accounted"] <= each["real"] <= each["accounted"] + (each.get("clearing", 0) if resting else 0)
+        or (each.get("drafts") and not resting)
     ]
-    return [*pinned, *bytes_off]
+    return [f"{count} {what} are pinned" for what, count in _pinned(seen, last=last).items()] + bytes_off
