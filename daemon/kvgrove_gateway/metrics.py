@@ -72,8 +72,15 @@ class Metrics:
         )
         self.index_drift = Gauge(
             "kvgrove_index_drift",
-            "Blocks by which what was learned of a node differs from what the node lists; at least 1 if it does",
+            "Blocks by which what was applied of a node's events differs from what the node lists, at least 1 if so. "
+            "Counting what the index still holds of it would walk all keys: see kvgrove_router_index_missing",
             ["node"],
+            registry=registry,
+        )
+        self.index_missing = Counter(
+            "kvgrove_router_index_missing",
+            "Removals of blocks that the index did not hold, one looked up for each event: they had given way for want "
+            "of room, or were never applied",
             registry=registry,
         )
         self.builds_heard = Counter(
@@ -82,6 +89,11 @@ class Metrics:
         self.builds_left_out = Counter(
             "kvgrove_router_builds_left_out",
             "Builds that nodes told of and that found no room among the notes",
+            registry=registry,
+        )
+        self.builds_unnoted = Counter(
+            "kvgrove_router_builds_unnoted",
+            "Prompts that were sent and not noted as builds, for want of room among this gateway's own notes",
             registry=registry,
         )
         self.malformed = Counter(

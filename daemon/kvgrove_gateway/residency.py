@@ -2,6 +2,8 @@
 
 Beside the index it keeps count and digest of what was applied. The node sends its own with every batch: where they
 differ although nothing was missed, the two have drifted; that is counted, shown and healed by a snapshot.
+That is a check of what was applied. Whether the index still holds it, it cannot say without a walk over all keys of all
+nodes; so of each removal one block is looked up before it goes, and those that were not there are counted.
 What the node is only computing is no part of that: see `router.heard`.
 """
 
@@ -39,6 +41,7 @@ from kvgrove_protocol.events import (
     count_keys,
     fingerprint,
 )
+from kvgrove_protocol.identity import DIGEST_BYTES
 
 SNAPSHOT_S = 15.0
 """A snapshot that takes longer is asked for again."""
@@ -174,6 +177,8 @@ class NodeResidency:
                 case Stored():
                     self._store(event.keys, event.tier)
                 case Removed():
+                    if event.keys and not self._index.holds(self._open(), event.keys[:DIGEST_BYTES]):
+                        self._metrics.index_missing.inc()
                     self._index.remove(self._open(), event.keys, event.tier)
                     self._note(event.keys, event.tier, -1)
                 case Cleared():

@@ -27,8 +27,8 @@ def key(number: int) -> bytes:
 class Pair:
     """A node's event log and a gateway's view of it. ``wire`` holds what is under way."""
 
-    def __init__(self, boot: str = "b1") -> None:
-        self.index, self.metrics = BlockIndex(100_000), Metrics()
+    def __init__(self, boot: str = "b1", *, capacity: int = 100_000) -> None:
+        self.index, self.metrics = BlockIndex(capacity), Metrics()
         self.view = NodeResidency(self.index, self.metrics, "n")
         self.wire: list[ToGateway] = []
         self.ready: set[bytes] = set()
@@ -138,6 +138,25 @@ def test_rou_07_a_removal_that_was_never_said_is_noticed_and_healed() -> None:
     pair.deliver()
     assert pair.resyncs("drift") == 1
     assert pair.held(range(10)) == set()
+
+
+@pytest.mark.parametrize(("capacity", "missing"), [(100_000, 0.0), (40, 1.0)])
+def test_rou_07_blocks_that_the_index_lost_are_noticed_when_the_node_takes_them_back(
+    capacity: int, missing: float
+) -> None:
+    pair = Pair(capacity=capacity)
+    pair.connect()
+    pair.deliver()
+    for number in range(100):  # with room for 40, the first have given way
+        pair.store(number)
+        pair.flush()
+    pair.remove(0)
+    pair.remove(99)
+    pair.flush()
+    pair.deliver()
+    assert (pair.index.dropped > 0) == bool(missing)
+    assert pair.drift() == 0  # all was applied
+    assert pair.metrics.registry.get_sample_value("kvgrove_router_index_missing_total") == missing
 
 
 def test_rou_08_what_was_said_before_the_end_is_not_believed_after_it() -> None:
