@@ -161,7 +161,9 @@ class Fleet:
 
     def dispatched(self, placement: Placement) -> None:
         """The request is on its way to the node: the next decision takes it into account."""
+        overflows = self.router.builds.overflows
         self.router.dispatched(placement.choice, session=placement.session)
+        self._metrics.builds_unnoted.inc(self.router.builds.overflows - overflows)
 
     async def bundle(self, digest: bytes) -> bytes:
         """A tokenizer bundle from any node that has it; raises NodeLost if none does now."""

@@ -140,6 +140,7 @@ class BlockIndex:
         shards, masks, capacity = self._shards, self._masks, self._capacity
         if len(masks) > _SHARED_MASKS:
             masks.clear()
+        alone = masks.setdefault(bit, bit)
         for head in reversed(_heads(keys)):
             shard = shards[head & _SHARD_MASK]
             old = shard.get(head)
@@ -147,7 +148,7 @@ class BlockIndex:
                 if self._size >= capacity:
                     self._make_room(shard)
                 self._size += 1
-                shard[head] = masks.setdefault(bit, bit)
+                shard[head] = alone
             elif not old & bit:
                 mask = old | bit
                 shard[head] = masks.setdefault(mask, mask)
