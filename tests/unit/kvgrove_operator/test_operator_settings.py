@@ -1,0 +1,49 @@
+"""The operator's command line: what it defaults to, and how it says no."""
+
+import pytest
+
+from kvgrove_operator.settings import parse
+
+
+def test_daemons_dial_the_service_of_the_operators_own_namespace_unless_told() -> None:
+    assert parse(["--own-namespace", "ops"]).daemons.control == "tcp://kvgrove-operator.ops.svc:7400"
+    told = parse(["--own-namespace", "ops", "--advertise", "tcp://10.0.0.1:1"])
+    assert told.daemons.control == "tcp://10.0.0.1:1"
+
+
+def test_namespaces_are_a_set_and_none_means_all() -> None:
+    assert parse(["--own-namespace", "ops"]).namespaces == ()
+    assert parse(["--own-namespace", "ops", "--namespace", "b", "--namespace", "a", "--namespace", "b"]).namespaces == (
+        "a",
+        "b",
+    )
+
+
+def test_a_leader_believes_in_itself_for_a_shorter_time_than_others_wait() -> None:
+    leader = parse(["--own-namespace", "ops", "--lease-duration", "30"]).leader
+    assert leader.trusted < leader.duration
+    assert leader.renewal * 2 <= leader.trusted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "--own-namespace"),
+        (["--own-namespace", "No_Name"], "lower-case letters"),
+        (["--own-namespace", "a", "--listen", "localhost:1"], "write tcp://HOST:PORT"),
+        (["--own-namespace", "a", "--lease-renewal", "6"], "lower it or raise the duration"),
+        (["--own-namespace", "a", "--lease-duration", "15.5"], "whole seconds"),
+        (["--own-namespace", "a", "--lease-duration", "-1"], "seconds above 0"),
+        (["--own-namespace", "a", "--daemon-command", ""], "it is empty"),
+        (["--own-namespace", "a", "--model-root", "models"], "absolute path"),
+        (["--own-namespace", "a", "--model-root", "/a/../b"], "without .."),
+        (["--own-namespace", "a", "--probes", "8081"], "give HOST:PORT"),
+    ],
+)
+def test_a_setting_that_is_off_is_named_with_its_cure(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
