@@ -15,11 +15,10 @@ from kvgrove_cli.simulate import plot as picture
 from kvgrove_cli.simulate.policies import MAKERS, OURS
 from kvgrove_cli.simulate.report import Course, Row, course, figures, row
 from kvgrove_cli.simulate.run import Fleet, Result, Simulation, Trouble
-from kvgrove_cli.simulate.workload import Arrival, read_arrivals, workload
+from kvgrove_cli.simulate.workload import LOAD, Arrival, prefill_rate, read_arrivals, workload
 from kvgrove_cli.status import columns
 from kvgrove_cli.trace.formats import read_trace
 from kvgrove_cli.trace.pool import MAX_BLOCKS
-from kvgrove_cli.trace.requests import Trace
 from kvgrove_daemon.cache.eviction import POLICIES
 
 ALL = "all"
@@ -37,7 +36,7 @@ _WHEN = "seconds since the first arrival, or a share of the trace, as 50%"
 @click.option(
     "--load",
     type=click.FloatRange(0, min_open=True),
-    default=0.8,
+    default=LOAD,
     show_default=True,
     help="How busy the nodes would be if nothing were reused: sets their prefill rate.",
 )
@@ -148,13 +147,8 @@ def _stage(path: Path, seed: int, terms: _Terms) -> _Stage:
         lose_evictions=terms.lose_evictions,
     )
     arriving = workload(trace, terms.times, rollout_s=_when("--rollout", terms.rollout, span))
-    fleet = Fleet(terms.nodes, slots, _rate(trace, span, terms.nodes, terms.load), terms.eviction)
+    fleet = Fleet(terms.nodes, slots, prefill_rate(trace, terms.nodes, terms.load), terms.eviction)
     return _Stage(arriving, fleet, trouble, seed)
-
-
-def _rate(trace: Trace, span_s: float, nodes: int, load: float) -> float:
-    """Prefill tokens a second of each node, so that all of them together are ``load`` busy without any reuse."""
-    return sum(request.prompt_tokens for request in trace.requests) / max(span_s, 1e-3) / nodes / load
 
 
 def _watched(stage: _Stage, policy: str) -> Result:

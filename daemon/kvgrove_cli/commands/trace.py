@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from kvgrove_cli.errors import UsageProblem
+from kvgrove_cli.simulate.workload import workload
 from kvgrove_cli.status import columns
 from kvgrove_cli.trace.formats import read_trace
 from kvgrove_cli.trace.pool import MAX_BLOCKS
@@ -33,17 +34,17 @@ def trace() -> None:
 def replay(*, file: Path, policy: str, capacity: str, nodes: int, seed: int, as_json: bool) -> None:
     """Replay FILE through the real index and eviction policy, with simulated bytes.
 
-    FILE is a Mooncake trace or a file of coding sessions, one JSON object per line. With several nodes, the gateways'
-    own decision places each request.
+    FILE is a Mooncake trace or a file of coding sessions, one JSON object per line. With several nodes, requests
+    are placed as `kvgrove simulate` does by default, and the figures are the same.
     """
     loaded = read_trace(file, seed=seed)
     if not 0 < loaded.unique_blocks <= MAX_BLOCKS:
         raise UsageProblem(f"FILE: {loaded.unique_blocks} unique blocks; from 1 to {MAX_BLOCKS} can be replayed")
     blocks = capacity_blocks(capacity, loaded.unique_blocks, nodes)
     with click.progressbar(
-        loaded.requests, label=f"{policy}, {blocks} blocks", file=sys.stderr, hidden=not sys.stderr.isatty()
+        workload(loaded), label=f"{policy}, {blocks} blocks", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as passing:
-        outcome = run_replay(loaded, policy=policy, capacity_blocks=blocks, nodes=nodes, requests=passing)
+        outcome = run_replay(loaded, policy=policy, capacity_blocks=blocks, nodes=nodes, arrivals=passing)
     click.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=2) if as_json else _table(outcome))
 
 

@@ -61,6 +61,11 @@ class SimulatedNode:
         """Prompts of this boot that were longer than the cache."""
         return self._pool.cut
 
+    @property
+    def evictions(self) -> int:
+        """Blocks of this boot that gave way to others."""
+        return sum(self._pool.store.stats().removed.values())
+
     def restart(self, now: float) -> None:
         """Nothing is left of what was held; what was under way is lost."""
         self.boots += 1

@@ -64,7 +64,7 @@ def figures(requests: Sequence[Observed], nodes: int, seed: int) -> Figures:
     return Figures(
         seed=seed,
         token_hit_ratio=_hit_ratio(requests),
-        imbalance=_imbalance(requests, nodes),
+        imbalance=imbalance(requests, nodes),
         wait_p95_s=_p95([each.wait_s for each in requests]),
         ttft_p95_s=_p95([each.ttft_s for each in requests]),
     )
@@ -104,7 +104,7 @@ def course(requests: Sequence[Observed], nodes: int) -> Course:
     return Course(
         minutes=[(at + 1) * span / WINDOWS / 60 for at, _ in filled],
         token_hit_ratio=[_hit_ratio(window) for _, window in filled],
-        imbalance=[_imbalance(window, nodes) for _, window in filled],
+        imbalance=[imbalance(window, nodes) for _, window in filled],
         wait_p95_s=[_p95([each.wait_s for each in window]) for _, window in filled],
     )
 
@@ -114,7 +114,8 @@ def _hit_ratio(requests: Sequence[Observed]) -> float:
     return 1 - sum(each.prefilled_tokens for each in requests) / prompts if prompts else 0.0
 
 
-def _imbalance(requests: Sequence[Observed], nodes: int) -> float:
+def imbalance(requests: Sequence[Observed], nodes: int) -> float:
+    """Prefilled tokens of the busiest node over the mean."""
     prefilled = [0] * nodes
     for each in requests:
         prefilled[each.node] += each.prefilled_tokens

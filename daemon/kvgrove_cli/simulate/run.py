@@ -67,6 +67,8 @@ class Result:
     """By the end of their prefill."""
     retried: int = 0
     cut: int = 0
+    evictions: int = 0
+    """Blocks that gave way to others."""
     fallbacks: int = 0
     """Decisions at the router's deadline; 0 in simulated time unless something is wrong."""
 
@@ -107,6 +109,7 @@ class Simulation:
         while self._waiting:
             self._until(self._due[0][0])
         self._result.cut += sum(node.cut for node in self._nodes)
+        self._result.evictions += sum(node.evictions for node in self._nodes)
         self._result.fallbacks += self._gateway.router.fallbacks
         return self._result
 
@@ -184,6 +187,7 @@ class Simulation:
         node = self._nodes[0]
         self._gateway.lose(node.name)
         self._result.cut += node.cut
+        self._result.evictions += node.evictions
         node.restart(self._now + AWAY_S)
         lost = [(request_id, arrival) for request_id, (at, arrival) in self._waiting.items() if at is node]
         self._at(self._now + AWAY_S, lambda: self._joined(node))

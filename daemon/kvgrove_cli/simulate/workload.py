@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.trace.pool import ROOT, Prompt, prompt
 from kvgrove_cli.trace.requests import Trace
 
+LOAD: Final = 0.8
 _NEXT_ROOT = b"\1" * len(ROOT)
 
 
@@ -43,6 +45,12 @@ def workload(trace: Trace, times: Sequence[float] | None = None, *, rollout_s: f
         )
         for request, at_s in zip(trace.requests, at, strict=True)
     ]
+
+
+def prefill_rate(trace: Trace, nodes: int, load: float = LOAD) -> float:
+    """Tokens a second of each node, so that all of them together are ``load`` busy without any reuse."""
+    span_s = (trace.requests[-1].at_ms - trace.requests[0].at_ms) / 1e3
+    return sum(request.prompt_tokens for request in trace.requests) / max(span_s, 1e-3) / nodes / load
 
 
 def _stretched(times: Sequence[float], count: int, span_s: float) -> list[float]:
