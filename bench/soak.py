@@ -6,7 +6,8 @@ erased and replaced, documents change, leases and disks fail, other processes bo
 killed. Whenever the load pauses, and at the end:
 
 - nothing is pinned: no lease, build, loan, load, copy or quarantined slot is left (``pinned_at_pauses``);
-- bytes that are accounted for are those that are there: the pool's segment, the disk's files (``bytes_at_end``);
+- bytes that are accounted for are those that are there: the pool's segment, the disk's files (``bytes_at_end``). While
+  a disk that failed just now rests, under a named reason, files may still wait to be cleared; not at the end;
 - every tier is proven whole (`cache.debug.check`);
 
 and over the whole time
@@ -39,7 +40,9 @@ from tiny_models import cached_tiny_model
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object (default: a line per figure)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="of load (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="of load; boots and pauses come on top (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=None, help="of an earlier run (default: a new one)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
