@@ -14,6 +14,8 @@ from scripted_node import DONE, Peer, eventually, generate, make_link, run
 from kvgrove_gateway.errors import Unavailable
 from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.metrics import Metrics
+from kvgrove_gateway.router.builds import NOTED_BLOCKS
+from kvgrove_gateway.router.placement import BUILDING_BLOCKS
 from kvgrove_gateway.settings import Limits
 from kvgrove_protocol.data import BundleChunk, BundleRequest, Generate, Subscribe
 from kvgrove_protocol.events import SnapshotChunk
@@ -23,10 +25,10 @@ BLOCK = 32
 
 
 @asynccontextmanager
-async def fleet_of(*names: str) -> AsyncIterator[tuple[Fleet, dict[str, Peer]]]:
+async def fleet_of(*names: str, metrics: Metrics | None = None) -> AsyncIterator[tuple[Fleet, dict[str, Peer]]]:
     """A fleet linked to scripted nodes that hold nothing."""
     context = zmq.asyncio.Context()
-    metrics, limits = Metrics(), Limits()
+    metrics, limits = metrics or Metrics(), Limits()
     peers = {name: Peer(context, name) for name in names}
     fleet = Fleet(
         lambda endpoint, residency: make_link(context, endpoint, residency, metrics, limits),
@@ -81,6 +83,24 @@ def test_a_session_stays_on_its_node_while_nothing_speaks_against_it() -> None:
             first.submit(generate("busy"), 1)  # one request more than the others have
             assert fleet.place(100, [], BLOCK, session=b"s").link is first
             assert fleet.place(100, [], BLOCK).link is not first
+
+    run(scene)
+
+
+def test_prompts_that_are_not_noted_as_builds_are_counted() -> None:
+    async def scene() -> None:
+        metrics = Metrics()
+        async with fleet_of("a", metrics=metrics) as (fleet, peers):
+            await peers["a"].send(SnapshotChunk(boot="b1", seq=0, index=0, last=True, keys=KEYS[0]))
+            await eventually(lambda: fleet.place(4 * BLOCK, KEYS, BLOCK).decision.matched_tokens > 0)
+            slot = fleet.place(4 * BLOCK, KEYS, BLOCK).choice.slot
+            assert slot is not None
+            others = b"".join(number.to_bytes(32, "big") for number in range(NOTED_BLOCKS))
+            for _ in range(BUILDING_BLOCKS // NOTED_BLOCKS):
+                fleet.router.builds.begin(slot, others, 60.0, time.perf_counter())
+            assert metrics.registry.get_sample_value("kvgrove_router_builds_unnoted_total") == 0
+            fleet.dispatched(fleet.place(4 * BLOCK, KEYS, BLOCK))
+            assert metrics.registry.get_sample_value("kvgrove_router_builds_unnoted_total") == 1
 
     run(scene)
 
