@@ -100,6 +100,7 @@ def _first(group: BaseExceptionGroup[KvgroveError]) -> KvgroveError:
 def main() -> int:
     """Run until SIGTERM or SIGINT. Exit status 1: another process leads, or the API server refuses what is needed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event
     settings = parse()
     if settings.verbose:
         logging.getLogger("kvgrove_operator").setLevel(logging.DEBUG)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import zmq.asyncio
 from msgspec.structs import replace
 
 from kvgrove_crds.cache_node import CacheNode, CacheNodeStatus
@@ -108,8 +107,7 @@ class Fleet:
 
     def __init__(
         self,
-        context: zmq.asyncio.Context,
-        address: str,
+        socket: PlannerSocket,
         *,
         term: int,
         memory: Memory,
@@ -120,9 +118,9 @@ class Fleet:
         wall_clock: Callable[[], float] = time.time,
         mint: Mint = SYSTEM_MINT,
     ) -> None:
-        """Binds ``address``. ``term`` is durable and above every earlier one. Raises zmq.ZMQError where it cannot."""
+        """``socket`` is this object's to close. ``term`` is durable and above every earlier one."""
         self.counters = FleetCounters()
-        self._socket = PlannerSocket(context, address, term=term)
+        self._socket = socket
         records = [record for node in memory.nodes for record in cache_nodes.records_of(node)]
         self._ledger = MemberLedger(term, clock(), records)
         self._state = memory.plan

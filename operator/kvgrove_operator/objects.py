@@ -29,10 +29,13 @@ class Objects:
         status: Status,
         before: Iterable[Condition],
         after: Iterable[Condition],
+        *,
+        announced: str = "",
     ) -> None:
         """The whole status in one write, then an Event for each transition that people wait for.
 
-        Raises `Conflict` if ``held`` has been replaced by another object of that name.
+        ``announced``: type of a condition that is told of in any case. Raises `Conflict` if ``held`` has been replaced
+        by another object of that name.
         """
         metadata = {key: held["metadata"][key] for key in ("name", "namespace", "uid") if key in held["metadata"]}
         body = {
@@ -45,7 +48,8 @@ class Objects:
         self.status_writes += 1
         known = {condition.type: condition.status for condition in before}
         for condition in after:
-            if condition.type in _EVENTFUL and known.get(condition.type, "Unknown") != condition.status:
+            turned = condition.type in _EVENTFUL and known.get(condition.type, "Unknown") != condition.status
+            if turned or condition.type == announced:
                 await self._event(held, condition)
 
     async def add_finalizer(self, path: str, held: Object) -> None:

@@ -226,7 +226,10 @@ class Reconciler:
             now=self._now(),
         )
         if status != before:
-            await self._objects.write_status(path, held, status, before.conditions, status.conditions)
+            announced = "ErasureVerified" if verdict.may_go else ""
+            await self._objects.write_status(
+                path, held, status, before.conditions, status.conditions, announced=announced
+            )
             held = await self._kube.get(path) or held
         if verdict.may_go:
             await self._objects.remove_finalizer(path, held)

@@ -5,9 +5,11 @@ import logging
 from random import Random
 
 import kopf
+import zmq
 import zmq.asyncio
 from prometheus_client import start_http_server
 
+from kvgrove_link.planner import PlannerSocket
 from kvgrove_operator.declared import Reader
 from kvgrove_operator.fleet import Fleet, Memory
 from kvgrove_operator.handlers import kopf_settings, registry_of
@@ -22,10 +24,18 @@ from kvgrove_operator.settings import Settings
 from kvgrove_operator.store import Store
 from kvgrove_operator.work_queue import WorkQueue
 from kvgrove_operator.workers import Work, Workers
+from kvgrove_protocol.errors import Terminal
 
 log = logging.getLogger("kvgrove_operator")
 
+_BIND_TRIES, _BIND_SECONDS = 50, 0.1
 _SINGLES = (PLAN, WORKLOADS, MEMBERS)
+
+
+class Unusable(Terminal):
+    """The fleet link cannot listen where it is told to."""
+
+    code = "address_unusable"
 
 
 class Session:
@@ -50,8 +60,7 @@ class Session:
         objects = Objects(kube, settings.identity)
         reader = Reader(kube, settings, FINALIZER)
         fleet = Fleet(
-            self._context,
-            settings.listen,
+            await self._bind(),
             term=self._leadership.term,
             memory=memory,
             store=store,
@@ -93,6 +102,18 @@ class Session:
             if server is not None:
                 server.shutdown()
                 server.server_close()
+
+    async def _bind(self) -> PlannerSocket:
+        """An address that a session before this one has left is freed in the background."""
+        address = self._settings.listen
+        for _ in range(_BIND_TRIES):
+            try:
+                return PlannerSocket(self._context, address, term=self._leadership.term)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise Unusable(f"--listen {address}: {error.strerror}; choose an address of this machine") from None
+            await asyncio.sleep(_BIND_SECONDS)
+        raise Unusable(f"--listen {address}: another process has this address; choose another, or end it")
 
     async def _watch(self, workers: Workers, reader: Reader, stop: asyncio.Event) -> None:
         await kopf.operator(

@@ -28,6 +28,7 @@ MANIFESTS = ROOT / "operator" / "manifests"
 QUICKSTART = ROOT / "crds" / "examples" / "valid" / "quickstart"
 OWN = "kvgrove-system"
 WAIT_SECONDS = 120.0
+REAL, LIGHT = ("-m", "kvgrove_daemon"), (str(Path(__file__).with_name("light_daemon.py")),)
 SMALL = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -57,6 +58,8 @@ class Operator:
     probes: int = field(default_factory=free_port)
     metrics: int = field(default_factory=free_port)
     arguments: Sequence[str] = ()
+    light: bool = False
+    """Daemons without an engine."""
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str) -> None:
@@ -65,7 +68,7 @@ class Operator:
             *("--listen", f"tcp://127.0.0.1:{self.port}", "--advertise", f"tcp://127.0.0.1:{self.port}"),
             *("--probes", f"127.0.0.1:{self.probes}", "--metrics", f"127.0.0.1:{self.metrics}"),
             *("--lease-duration", "6", "--lease-renewal", "1", "--model-root", str(self.models)),
-            *("--daemon-command", shlex.join([sys.executable, "-m", "kvgrove_daemon"])),
+            *("--daemon-command", shlex.join([sys.executable, *(LIGHT if self.light else REAL)])),
             *self.arguments,
             *more,
         ]
@@ -93,10 +96,10 @@ class Operator:
 
 
 @contextmanager
-def operator(plane: Plane, work: Path, models: Path, *arguments: str) -> Iterator[Operator]:
+def operator(plane: Plane, work: Path, models: Path, *arguments: str, light: bool = False) -> Iterator[Operator]:
     """One with the rights of ``operator/manifests/cluster-wide``, and nothing more."""
     apply(plane, "-f", str(MANIFESTS / "cluster-wide" / "rbac.yaml"))
-    running = Operator(token(plane), work, models, arguments=arguments)
+    running = Operator(token(plane), work, models, arguments=arguments, light=light)
     running.start()
     try:
         yield running
