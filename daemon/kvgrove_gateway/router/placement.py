@@ -99,20 +99,13 @@ class Router:
         recent = self._recent.tokens(now)
         reusable = max(prompt_tokens - 1, 0)  # the last token is always computed
         candidates = []
-        for node in nodes:
-            blocks, building, worth = matches.get(node.name, NOTHING)
-            blocks += building
-            candidates.append(
-                Candidate(
-                    node.name,
-                    min(blocks * block_size, reusable),
-                    node.queued_tokens,
-                    node.requests,
-                    node.prefill_tokens_per_s,
-                    (blocks - worth) * block_size,
-                    recent[node.name],
-                )
-            )
+        for name, _, queued, requests, rate, _ in nodes:
+            matched, fetch = 0, 0.0
+            match = matches.get(name, NOTHING)
+            if match is not NOTHING:
+                blocks = match.blocks + match.building
+                matched, fetch = min(blocks * block_size, reusable), (blocks - match.worth) * block_size
+            candidates.append(Candidate(name, matched, queued, requests, rate, fetch, recent[name]))
         decision = decide(
             candidates,
             prompt_tokens,
