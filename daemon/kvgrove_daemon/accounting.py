@@ -68,16 +68,21 @@ def account(
     gone: Callable[[bytes], MissReason | None],
     zone_list: Sequence[Zone],
     history: ReuseHistory,
+    retokenised: range = range(0),
 ) -> dict[MissReason, int]:
     """Miss reason -> tokens, for the tokens from ``reused`` on. Positive counts only; they sum to the rest exactly.
 
     ``keys``: of the prompt's full blocks. ``gone``: why the block of a key is no longer here, if it ever was.
+    ``retokenised``: blocks of an answer that came back as other tokens (`answers.retokenised_blocks`).
     """
     counts: dict[MissReason, int] = {}
     limit = reusable_limit(token_count, block_size)
     for block in range(reused // block_size, limit // block_size):
         start = block * block_size
-        reason = gone(keys[block]) or _zone_reason(zone_list, start, start + block_size, history)
+        reason = gone(keys[block])
+        if reason is None and block in retokenised:
+            reason = MissReason.RETOKENISED
+        reason = reason or _zone_reason(zone_list, start, start + block_size, history)
         counts[reason] = counts.get(reason, 0) + block_size
     if tail := token_count - max(limit, reused):
         counts[MissReason.PARTIAL_BLOCK] = counts.get(MissReason.PARTIAL_BLOCK, 0) + tail

@@ -25,8 +25,15 @@ class Work:
     zones: list[Zone]
     reused: dict[str, int]
     """Tier -> prompt tokens taken from there."""
+    private_realm: bytes = b""
+    """Of the caller; empty where the request is served cold."""
     missed: dict[MissReason, int] = field(default_factory=dict)
-    generated: int = 0
+    said: list[int] = field(default_factory=list)
+    """The answer's token ids so far."""
+
+    @property
+    def generated(self) -> int:
+        return len(self.said)
 
     @property
     def reused_tokens(self) -> int:

@@ -7,10 +7,13 @@ import numpy as np
 
 from kvgrove_daemon.accounting import account
 from kvgrove_daemon.active import Work
+from kvgrove_daemon.answers import Decode
 from kvgrove_daemon.cache.store import Build
 from kvgrove_daemon.engine.requests import EngineRequest
 from kvgrove_daemon.history import ReuseHistory
+from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.request_life import RequestEvent
+from kvgrove_prompt.prompt import pack_tokens, unpack_tokens
 from kvgrove_protocol.reasons import MissReason
 
 
@@ -43,7 +46,26 @@ def explain(work: Work, history: ReuseHistory) -> dict[MissReason, int]:
         gone=lambda key: work.why.get(key) or store.gone(key),
         zone_list=work.zones,
         history=history,
+        retokenised=history.answers.retokenised_blocks(
+            work.private_realm, chain, task.spans, work.reused_tokens // chain.block_size, _decoder(task.model)
+        ),
     )
+
+
+def remember(work: Work, history: ReuseHistory) -> None:
+    """What a later request's misses may be explained by; nothing where the request stored nothing."""
+    if work.build.bypass is not None:
+        return
+    for zone in work.zones:
+        history.record(zone.name, zone.state)
+    said, stops = work.said, work.task.stop_token_ids
+    if said and said[-1] in stops:
+        said = said[:-1]
+    history.answers.record(work.private_realm, work.build.chain, pack_tokens(said), _decoder(work.task.model))
+
+
+def _decoder(model: HostedModel) -> Decode:
+    return lambda ids: model.tokenizer.decode(unpack_tokens(ids))
 
 
 def take_loaded(work: Work, upto_block: int) -> int:

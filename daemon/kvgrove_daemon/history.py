@@ -9,6 +9,7 @@ learns from them what others hold (I2).
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from kvgrove_daemon.answers import GivenAnswers
 from kvgrove_protocol.reasons import MissReason
 
 
@@ -24,9 +25,10 @@ class ZoneState:
 
 
 class ReuseHistory:
-    """Zone -> state last stored. Not thread-safe."""
+    """Zone -> state last stored, and the answers given. Not thread-safe."""
 
     def __init__(self, capacity: int = 16_384) -> None:
+        self.answers = GivenAnswers(capacity)
         self._capacity = capacity
         self._states: OrderedDict[bytes, ZoneState] = OrderedDict()
 

@@ -72,7 +72,8 @@ class Placer:
         if build is None:
             return Wait.ROOM
         self._flights.lead(request_id, task.party, chain.keys, match.blocks)
-        return Work(task, build, restore, why, prompt.zones, {task.model.pool.tier: match.reused_tokens})
+        reused = {task.model.pool.tier: match.reused_tokens}
+        return Work(task, build, restore, why, prompt.zones, reused, prompt.private_realm)
 
     def _place_cold(self, task: Task, *, behind: bool) -> Work | Wait:
         """A chain without keys: nothing can be found under it, and nothing stored."""

@@ -25,6 +25,7 @@ class CachedPrompt:
 
     namespace_uid: str
     root: bytes
+    private_realm: bytes
     marks: Marks
     contributor: Contributor
     zones: list[Zone]
@@ -62,6 +63,7 @@ def cached_prompt(
     return CachedPrompt(
         namespace_uid=namespace.plan.uid,
         root=realm.shared_realm(),
+        private_realm=private,
         marks=marks(spans, private, block_size),
         contributor=contributor(namespace.plan.pseudonym_key, caller.tenant, caller.user),
         zones=zones(spans, tokens, realm, tag, block_size),

@@ -15,7 +15,7 @@ from kvgrove_daemon.cache.flight_life import Wake
 from kvgrove_daemon.cache.flights import Flights, Pace
 from kvgrove_daemon.cache.resident import NoRoom
 from kvgrove_daemon.commands import Restored, Start
-from kvgrove_daemon.computing import end_build, engine_request, explain, take_loaded
+from kvgrove_daemon.computing import end_build, engine_request, explain, remember, take_loaded
 from kvgrove_daemon.engine.loop import BlocksComputed, EngineEvent, EngineLoop, Failed, Finished, TokenOut
 from kvgrove_daemon.history import ReuseHistory
 from kvgrove_daemon.judging import Task, is_fresh, judge
@@ -241,13 +241,11 @@ class RequestRunner:
             case BlocksComputed():
                 self._commit(active, work, event.upto_block)
             case TokenOut():
-                work.generated += 1
+                work.said.append(event.token_id)
                 work.build.add_tokens([event.token_id])
                 self._replies.token(active, work, event)
             case Finished():
-                if work.build.bypass is None:
-                    for zone in work.zones:
-                        self._history.record(zone.name, zone.state)
+                remember(work, self._history)
                 self._replies.finished(active, work, event.reason)
                 self._step(active, RequestEvent.FINISH)
             case Failed():

@@ -146,10 +146,12 @@ class RunnerRig:
         tenant: str | None = "acme",
         new: int = 4,
         peer: bytes = PEER,
+        spans: list[Span] | None = None,
     ) -> None:
-        """Send a prompt whose first ``shared`` tokens are a declared prefix."""
-        spans = [Span(SpanKind.PREFIX, 0, shared, name="p")] if shared else []
-        spans.append(Span(SpanKind.PRIVATE, shared, len(tokens)))
+        """Send a prompt whose first ``shared`` tokens are a declared prefix, or one of these ``spans``."""
+        if spans is None:
+            spans = [Span(SpanKind.PREFIX, 0, shared, name="p")] if shared else []
+            spans.append(Span(SpanKind.PRIVATE, shared, len(tokens)))
         request = Generate(
             request_id=name,
             namespace_uid="uid",
