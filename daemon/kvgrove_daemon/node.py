@@ -51,6 +51,7 @@ from kvgrove_daemon.node_tiers import indexes_by_tier
 from kvgrove_daemon.plan_effects import reclaims
 from kvgrove_daemon.refusals import QUEUE_FULL
 from kvgrove_daemon.reporting import NodeState, namespace_reports
+from kvgrove_daemon.self_test import prove_isolation
 from kvgrove_daemon.settings import Settings
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_resolving import WarmResolving
@@ -75,7 +76,11 @@ class Node:
     """One daemon. `run` returns after `stop`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Binds the data socket. Raises a KvgroveError that names the setting and the cure."""
+        """Proves that callers are kept apart, then binds the data socket.
+
+        Raises a KvgroveError that names the setting and the cure, SelfTestFailed before anything else is touched.
+        """
+        prove_isolation()
         self._settings = settings
         self.boot = new_boot_id()
         self._memory = MemoryFile.load(settings.state_dir / "memory.json")
