@@ -3,6 +3,11 @@
 Closed: what is accepted works, and anything else is refused by name with the cure. A field whose value says exactly
 what happens anyway (``n: 1``, a penalty of 0, null) is taken. ``user`` is carried by OpenAI's SDKs; it is never
 identity (I2) and has no effect.
+
+Two refusals keep the cache honest. A message part that is no text (an image, a file, whatever comes next) has no
+content here that a key could stand for: left out, its prompt would meet the blocks of the text alone, and the answer
+would be given blindly (COR-08). Whatever is asked *about the prompt's own tokens* (``echo``, ``prompt_logprobs``) is
+what reuse does not compute (COR-11).
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -20,6 +25,7 @@ MAX_NEW_TOKENS = 2**31 - 1
 """More than any model can give, and what every number on the wire to a node holds."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "echo": (False,),
     "frequency_penalty": (0, 0.0),
     "presence_penalty": (0, 0.0),
     "logit_bias": ({},),
@@ -39,6 +45,7 @@ UNSUPPORTED = frozenset(NEUTRAL) | {
     "functions",
     "metadata",
     "prediction",
+    "prompt_logprobs",
     "prompt_cache_key",
     "prompt_cache_retention",
     "reasoning_effort",
@@ -184,7 +191,19 @@ def _plain_message(message: Any, position: int) -> Any:
                 code="unsupported_parameter",
             )
         del plain[name]
+    _refuse_other_parts(plain.get("content"), f"messages[{position}].content")
     return plain
+
+
+def _refuse_other_parts(content: Any, path: str) -> None:
+    """Parts that are no text, before anything else of them is looked at: nothing of the request is served."""
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(part, dict) and isinstance(kind := part.get("type"), str) and kind != "text":
+            raise BadRequest(
+                f"'{path}[{index}].type': models here read text and nothing else: leave the part out.",
+                field=f"{path}[{index}].type",
+                code="unsupported_content",
+            )
 
 
 def _same(value: Any, neutral: Any) -> bool:

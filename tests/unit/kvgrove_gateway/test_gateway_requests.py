@@ -101,6 +101,41 @@ def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
     assert error.status == 400
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "text2", "text": "hi"},
+        {"type": "", "text": "hi"},
+        {"type": "image_url", "text": "the same words as a text part"},
+    ],
+)
+def test_cor_08_a_part_that_is_no_text_is_refused_by_name_and_never_left_out(part: dict[str, Any]) -> None:
+    text = {"type": "text", "text": "What does the picture show?"}
+    assert (
+        parse(messages=[{"role": "user", "content": [text]}]).messages[0].text == text["text"]
+    )  # what is warm by then
+    error = refusal(messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": [text, part]}])
+    assert (error.status, error.code) == (400, "unsupported_content")
+    assert error.field == "messages[1].content[1].type"
+    assert "AAAA" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("echo", True), ("prompt_logprobs", 0), ("prompt_logprobs", 5), ("prompt_logprobs", True)]
+)
+def test_cor_11_what_is_asked_about_the_prompts_own_tokens_is_refused_by_name(name: str, value: object) -> None:
+    error = refusal(**{name: value})
+    assert (error.status, error.field, error.code) == (400, name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize("fields", [{"echo": False}, {"echo": None}, {"prompt_logprobs": None}])
+def test_cor_11_asking_for_nothing_about_the_prompt_is_taken(fields: dict[str, object]) -> None:
+    assert parse(**fields).model == "team/bot"
+
+
 def test_refusals_never_quote_the_value() -> None:
     assert "secret" not in refusal(temperature="secret").message
     assert "secret" not in refusal(messages=[{"role": "secret", "content": "x"}]).message
