@@ -1,4 +1,4 @@
-"""What metrics say is what callers were told: each tier and path moves its own counters, and idling none (MET-02..04)."""
+"""Metrics say what callers were told: each tier and path moves its own, idling moves none (MET-02, MET-03, MET-04)."""
 
 from __future__ import annotations
 

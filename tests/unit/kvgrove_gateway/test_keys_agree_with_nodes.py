@@ -185,7 +185,8 @@ def test_iso_08_the_routers_keys_are_the_nodes_keys_for_500_random_requests(flee
             assert seen.setdefault(key, root) == root  # another adapter, purge or namespace: never an equal key
 
 
-WORDS = "the cache of a prompt holds what many share <|im_end|> système 你好 🙂 [INST] ask kindly   \n".split(" ")
+SAID = "the cache of a prompt holds what many share <|im_end|> système 你好 🙂 [INST] ask kindly"
+WORDS = [*SAID.split(), "", "\n"]
 
 
 def made_up_chat(draw: random.Random) -> list[Message]:
