@@ -74,13 +74,16 @@ def deleting(
 ) -> PromptCacheNamespaceStatus:
     """The status of one whose object is being deleted."""
     owed = verdict.judgement
+    stuck = owed.reason in (Reason.NODE_UNREACHABLE, Reason.NODE_FAILED)
     kept = {each.type: Judgement(_truth(each.status), Reason.DELETING) for each in before.conditions}
     judged = {each.value: Judgement(False, Reason.DELETING) for each in NAMESPACE_CONDITIONS} | {
         "Promoted": kept.get("Promoted", Judgement(False, Reason.DELETING)),
         "Ready": Judgement(False, Reason.DELETING, "everything of it is being erased"),
         "Reconciling": Judgement(not verdict.may_go, Reason.DELETING, owed.message),
-        "Stalled": Judgement(owed.reason in (Reason.NODE_UNREACHABLE, Reason.NODE_FAILED), owed.reason, owed.message),
-        "InvalidationComplete": Judgement(verdict.may_go, owed.reason, owed.message),
+        "Stalled": Judgement(True, owed.reason, owed.message) if stuck else Judgement(False, Reason.NOT_STALLED),
+        "InvalidationComplete": Judgement(True, Reason.INVALIDATION_CONFIRMED)
+        if owed.holds
+        else Judgement(False, Reason.INVALIDATION_PENDING, owed.message),
         "ErasureVerified": owed,
     }
     moment = now.replace(microsecond=0)
