@@ -35,6 +35,12 @@ def test_what_a_match_is_worth_follows_from_how_busy_nodes_are_and_how_much_is_r
     assert decide([node("a"), node("b", matched=900, queued=longer)], 1000, lately=lately).node == "a"
 
 
+def test_what_is_at_hand_beats_what_has_to_be_fetched() -> None:
+    slow, near = node("a", matched=900)._replace(fetch_tokens=270.0), node("b", matched=900, queued=200)
+    assert decide([slow, near], 1000).node == "b"
+    assert decide([slow, near._replace(queued_tokens=300)], 1000).node == "a"
+
+
 def test_what_every_node_holds_decides_nothing() -> None:
     lately = Lately(busy=0.5, reuse=0.9)
     nodes = [node("a", matched=900, queued=100), node("b", matched=900)]
