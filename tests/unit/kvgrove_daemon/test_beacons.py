@@ -108,7 +108,7 @@ class OtherGateway:
     def choose(self, prompt_keys: list[bytes], tokens: int) -> Choice:
         """The builder is busier than the other one."""
         views = [
-            NodeView(name, view.slot, queued_tokens=500 if name == "builder" else 0, requests=0,
+            NodeView(name, view.slot, queued_tokens=100 if name == "builder" else 0, requests=0,
                      prefill_tokens_per_s=1000.0)
             for name, view in self.views.items()
         ]  # fmt: skip
