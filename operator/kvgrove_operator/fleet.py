@@ -7,21 +7,20 @@ object again because of what happened here is told its key.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from kvgrove_crds.cache_node import CacheNode, CacheNodeStatus
+from kvgrove_crds.cache_node import CacheNode
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
 from kvgrove_link.planner import PlannerSocket
-from kvgrove_operator import cache_nodes
+from kvgrove_operator import cache_nodes, notices
 from kvgrove_operator.cache_nodes import Fleetwide
-from kvgrove_operator.keys import MEMBERS, WORKLOADS, Key, Kind
+from kvgrove_operator.keys import Key
 from kvgrove_operator.kube import Unavailable
 from kvgrove_operator.member_events import (
     Effect,
@@ -38,27 +37,25 @@ from kvgrove_operator.member_events import (
     SendPlan,
     Tick,
 )
-from kvgrove_operator.members import Invalidation, MemberLedger, MemberView
+from kvgrove_operator.members import MemberLedger, MemberView
 from kvgrove_operator.mint import SYSTEM_MINT
 from kvgrove_operator.node_book import NodeBook
+from kvgrove_operator.notices import Notices
 from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
 from kvgrove_operator.plan_state import PlanState
+from kvgrove_operator.records import Records, fleetwide
 from kvgrove_operator.store import Store
 from kvgrove_protocol.control import (
     DAEMON,
-    GATEWAY,
     BodyRequest,
     Goodbye,
     Hello,
-    ModelReport,
-    NamespaceReport,
+    LeaseGrant,
     NodeReport,
-    Revision,
     ToPlanner,
 )
 from kvgrove_protocol.errors import Terminal
 from kvgrove_protocol.fence import Fence
-from kvgrove_protocol.receipts import Receipt
 
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
@@ -80,15 +77,6 @@ class Memory:
 
     plan: PlanState
     nodes: tuple[CacheNode, ...]
-
-
-class _Said(NamedTuple):
-    """Of a member's report, what plans and statuses depend on."""
-
-    applied: Revision
-    models: list[ModelReport]
-    namespaces: list[NamespaceReport]
-    receipts: list[Receipt]
 
 
 @dataclass
@@ -126,15 +114,14 @@ class Fleet:
         self._state = memory.plan
         self._recorded_fences = cache_nodes.fences_of(memory.nodes)
         self._seen: Mapping[str, Fence] = {}
-        self._store, self._book, self._changed = store, book, changed
+        self._records, self._notices = Records(book, memory.nodes), Notices()
+        self._store, self._changed = store, changed
         self._clock, self._wall_clock, self._mint = clock, wall_clock, mint
+        self._until = float("-inf")
         self._desired = Desired()
         self._observed = Observed()
         self._planned: Planned | None = None
         self._present: Collection[str] = ()
-        self._roles = {node.name: DAEMON if node.spec.member == "Daemon" else GATEWAY for node in memory.nodes}
-        self._said: dict[str, _Said] = {}
-        self._invalidations: dict[str, Invalidation | None] = {}
         self._turn = asyncio.Lock()
 
     @property
@@ -149,6 +136,7 @@ class Fleet:
 
     async def lead(self, until: float) -> None:
         """This process leads until ``until`` (CLOCK_BOOTTIME)."""
+        self._until = until
         self._ledger.step(Leading(self._clock(), until))  # asks for no effect, so it need not wait for its turn
 
     async def apply(self, desired: Desired, seen: Mapping[str, Fence], present: Collection[str]) -> None:
@@ -184,7 +172,7 @@ class Fleet:
                 for member in before - {view.hello.member for view in self._ledger.members}:
                     self._tell_of(member)
                 await self._replan()
-                self._tell_of_invalidations()
+                self._tell(self._notices.invalidations(self._ledger, self._state))
 
     async def _take(self, peer: bytes, message: ToPlanner) -> None:
         now = self._clock()
@@ -192,7 +180,7 @@ class Fleet:
         self.counters.messages[kind] = self.counters.messages.get(kind, 0) + 1
         match message:
             case Hello(member=member):
-                self._roles[member] = message.role
+                self._records.met(member, message.role)
                 await self._step(HelloReceived(now, peer, message))
                 self._tell_of(member)
                 await self._replan()
@@ -214,14 +202,8 @@ class Fleet:
         view = next((view for view in self._ledger.members if view.peer == peer), None)
         if view is None or view.report is not report:
             return
-        member = view.hello.member
-        said = _Said(report.applied, report.models, report.namespaces, report.receipts)
-        if self._said.get(member) == said:
-            return  # nothing that plans or statuses depend on
-        before = self._said.get(member)
-        self._said[member] = said
-        self._tell_of_report(view, before)
-        await self._replan()
+        if self._tell(self._notices.report(view.hello.member, report, self._state, self._desired)):
+            await self._replan()
 
     async def _step(self, event: Event) -> None:
         for effect in self._ledger.step(event):
@@ -231,7 +213,9 @@ class Fleet:
         match effect:
             case Persist(member=member):
                 self.counters.persists += 1
-                await self._durable(lambda: self._write_node(member))
+                await self._durable(lambda: self._records.write(member, self._ledger, self._around()))
+            case Send(message=LeaseGrant()) if self._clock() >= self._until:
+                return  # what it rests on became durable too late: another may lead who has not read it
             case Send(peer=peer, message=message):
                 await self._socket.send(peer, message)
             case SendPlan():
@@ -276,7 +260,7 @@ class Fleet:
         if before is None or not planned.same_plan(before):
             self.counters.plans += 1
             await self._step(PlanIssued(self._clock(), planned.issued()))
-        self._tell_of_plan(before, planned)
+        self._tell(notices.plan(before, planned, self._desired))
 
     def _observe(self) -> Observed:
         erased = [uid for uid in self._state.removed if uid not in self._present and self._ledger.erased(uid)]
@@ -294,47 +278,16 @@ class Fleet:
                 fences[uid] = _highest(fences.get(uid), fence)
         return Observed(observed.daemons, observed.models, fences, observed.coming, observed.erased, observed.proofs)
 
-    # -- what others should look at ------------------------------------------------------------------------------------
+    def _tell(self, keys: Iterable[Key]) -> bool:
+        """Whether there was anything to tell."""
+        told = False
+        for key in keys:
+            self._changed(key)
+            told = True
+        return told
 
     def _tell_of(self, member: str) -> None:
-        """It came or went: whatever is planned for it looks different."""
-        self._said.pop(member, None)
-        self._changed(Key(Kind.NODE, member))
-        self._changed(MEMBERS)
-        self._changed(WORKLOADS)
-        self._tell_all()
-
-    def _tell_of_report(self, view: MemberView, before: _Said | None) -> None:
-        self._changed(Key(Kind.NODE, view.hello.member))
-        if view.report is None:
-            return
-        if before is None:
-            self._tell_all()
-            return
-        known = {report.uid: report for report in before.namespaces}
-        for report in view.report.namespaces:
-            if known.get(report.uid) != report and (name := self.name_of(report.uid)):
-                self._changed(Key(Kind.NAMESPACE, name))
-        if before.models != view.report.models or before.applied != view.report.applied:
-            self._tell_all()
-
-    def _tell_of_plan(self, before: Planned | None, planned: Planned) -> None:
-        if before is None or planned.state != before.state or planned.problems != before.problems:
-            self._tell_all()
-            self._changed(WORKLOADS)
-
-    def _tell_all(self) -> None:
-        for held in (*self._state.namespaces.values(), *self._state.removed.values()):
-            self._changed(Key(Kind.NAMESPACE, held.name))
-        for name in {*self._state.models, *(model.resource.name for model in self._desired.models)}:
-            self._changed(Key(Kind.MODEL, name))
-
-    def _tell_of_invalidations(self) -> None:
-        for uid, held in (self._state.namespaces | self._state.removed).items():
-            found = self._ledger.invalidation(uid)
-            if self._invalidations.get(uid) != found:
-                self._invalidations[uid] = found
-                self._changed(Key(Kind.NAMESPACE, held.name))
+        self._tell(self._notices.member(member, self._state, self._desired))
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
@@ -375,45 +328,23 @@ class Fleet:
 
     def recorded_members(self) -> dict[str, str]:
         """Every member that is on record or connected -> its role."""
-        names = {*self._book.members, *self.views(), *(record.member for record in self._ledger.records())}
-        return {name: self._roles.get(name, DAEMON) for name in sorted(names)}
+        return self._records.members(self._ledger)
 
     # -- CacheNodes ----------------------------------------------------------------------------------------------------
 
     async def write_node(self, member: str) -> None:
         """Bring the member's CacheNode up to date, if that tells anybody anything."""
         async with self._turn:
-            view = self.views().get(member)
-            if view is None and self._book.status(member) is None:
-                return
-            status = self._node_status(member, view)
-            if cache_nodes.tells_more(status, self._book.status(member)):
-                await self._write_node(member)
+            await self._records.refresh(member, self._ledger, self._around())
 
     async def forget_node(self, member: str) -> bool:
         """Delete the CacheNode of a member that is not there and holds nothing; whether that was so."""
         async with self._turn:
-            held = any(record.member == member for record in self._ledger.records())
-            if held or member in self.views():
-                return False
-            await self._book.remove(member)
-            self._roles.pop(member, None)
-            return True
+            return await self._records.forget(member, self._ledger)
 
-    async def _write_node(self, member: str) -> None:
-        role = self._roles.get(member, DAEMON)
-        await self._book.write(member, role, self._node_status(member, self.views().get(member)))
-
-    def _node_status(self, member: str, view: MemberView | None) -> CacheNodeStatus:
-        records = [record for record in self._ledger.records() if record.member == member]
+    def _around(self) -> Fleetwide:
         models = self._planned.models if self._planned is not None else ()
-        around = Fleetwide(
-            names={uid: held.name for uid, held in (self._state.removed | self._state.namespaces).items()},
-            models={model.name: model for model in models},
-            revision=self._ledger.revision,
-            now=datetime.fromtimestamp(self._wall_clock(), UTC),
-        )
-        return cache_nodes.compose(view, records, self._book.status(member), around)
+        return fleetwide(self._state, models, self._ledger, datetime.fromtimestamp(self._wall_clock(), UTC))
 
 
 def _highest(one: Fence | None, other: Fence) -> Fence:

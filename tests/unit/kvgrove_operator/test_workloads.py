@@ -1,0 +1,87 @@
+"""DaemonSets from ModelVersions: one for each placement."""
+
+from typing import Any
+
+from kvgrove_crds.manifests import parse_manifest
+from kvgrove_crds.model_version import ModelVersion
+from kvgrove_operator.model_files import desired_model
+from kvgrove_operator.settings import DaemonSettings
+from kvgrove_operator.workloads import PLACEMENT, daemon_sets, nodes_of
+
+SETTINGS = DaemonSettings(control="tcp://operator:7400", model_root="/models")
+COMMIT = "1" * 40
+
+
+def model(name: str, source: dict[str, Any] | None = None, **engine: Any) -> ModelVersion:
+    parsed = parse_manifest(
+        {
+            "apiVersion": "kvgrove.dev/v1alpha1",
+            "kind": "ModelVersion",
+            "metadata": {"name": name, "uid": f"uid-{name}"},
+            "spec": {"source": source or {"hostPath": {"path": f"/models/{name}"}}, "engine": engine},
+        },
+        source="test",
+    )
+    assert isinstance(parsed, ModelVersion)
+    return parsed
+
+
+def container(body: dict[str, Any]) -> dict[str, Any]:
+    (only,) = body["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+def test_ops_12_models_with_equal_placement_share_one_and_a_new_one_changes_no_pod() -> None:
+    (one,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
+    (both,) = daemon_sets([model("v2"), model("v1")], "ops", SETTINGS).values()
+    assert both["spec"] == one["spec"]
+    assert [owner["uid"] for owner in both["metadata"]["ownerReferences"]] == ["uid-v1", "uid-v2"]
+
+
+def test_what_a_pod_is_scheduled_and_started_by_makes_another() -> None:
+    plain = model("v1")
+    others = [
+        model("v2", nodeSelector={"gpu": "yes"}),
+        model("v3", image="other:1"),
+        model("v4", tolerations=[{"key": "gpu", "operator": "Exists"}]),
+        model("v5", resources={"limits": {"nvidia.com/gpu": 1}}),
+        model("v6", args=["--device", "cuda"]),
+    ]
+    assert len(daemon_sets([plain, *others], "ops", SETTINGS)) == 6
+    assert len(daemon_sets([plain, model("v7", maxBatchSize=4)], "ops", SETTINGS)) == 1
+
+
+def test_pods_are_replaced_only_when_somebody_deletes_them() -> None:
+    (body,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
+    assert body["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_the_daemon_is_named_after_its_node_and_dials_the_operator() -> None:
+    (body,) = daemon_sets([model("v1", args=["--threads", "2"])], "ops", SETTINGS).values()
+    arguments = container(body)["args"]
+    assert arguments[:4] == ["--member", "$(NODE_NAME)", "--control", "tcp://operator:7400"]
+    assert arguments[-2:] == ["--threads", "2"]
+
+
+def test_only_what_is_not_below_the_model_root_needs_a_volume_of_its_own() -> None:
+    (below,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
+    assert {volume["name"] for volume in below["spec"]["template"]["spec"]["volumes"]} == {"models", "state", "shm"}
+    elsewhere = model("v2", {"hostPath": {"path": "/data/v2"}})
+    claim = model("v3", {"pvc": {"claimName": "weights", "path": "v3"}})
+    (more,) = daemon_sets([elsewhere, claim], "ops", SETTINGS).values()
+    mounts = {mount["mountPath"] for mount in container(more)["volumeMounts"]}
+    assert {"/data/v2", "/var/lib/kvgrove/volumes/weights"} <= mounts
+    assert desired_model(claim, "/models").path == "/var/lib/kvgrove/volumes/weights/v3"
+
+
+def test_a_hugging_face_source_is_the_snapshot_of_its_commit() -> None:
+    found = desired_model(model("v1", {"huggingFace": {"repo": "owner/name", "revision": COMMIT}}), "/models")
+    assert found.path == f"/models/hub/models--owner--name/snapshots/{COMMIT}"
+
+
+def test_nodes_are_those_of_pods_that_are_not_over() -> None:
+    def pod(node: str, phase: str = "Running") -> dict[str, Any]:
+        labels = {PLACEMENT: "p"}
+        return {"metadata": {"labels": labels}, "spec": {"nodeName": node}, "status": {"phase": phase}}
+
+    assert nodes_of([pod("a"), pod("b", "Failed"), pod(""), pod("c", "Pending")]) == {"p": frozenset({"a", "c"})}
