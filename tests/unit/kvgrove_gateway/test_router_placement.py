@@ -176,6 +176,20 @@ def test_sessions_are_bounded_and_the_oldest_is_forgotten() -> None:
     assert router.choose(shunned, 10, [], BLOCK, session=b"3").decision.node == where[b"3"]
 
 
+def test_a_prompt_that_was_sent_outlives_others_in_a_full_index() -> None:
+    index = BlockIndex(40_000)
+    router = Router(index, clock=Clock())
+    slot = index.open_slot()
+    hot, cold, fresh = keys(4000, seed=1), keys(34_000, seed=2), keys(8000, seed=3)
+    for chain in (hot, cold):
+        index.store(slot, b"".join(chain), "host")
+    views = [NodeView("n", slot, 0, 0, 1000.0)]
+    router.dispatched(router.choose(views, 4001 * BLOCK, hot, BLOCK))
+    index.store(slot, b"".join(fresh), "host")
+    assert index.dropped > 4000
+    assert all(index.holds(slot, key) for key in hot)
+
+
 def test_the_last_token_is_always_computed() -> None:
     router, views = rig(Clock(), nodes=1)
     slot = views[0].slot
