@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from kvgrove_daemon.cache.blocks import BlockState
 from kvgrove_daemon.cache.contributors import Writer, means, tag_of
 from kvgrove_daemon.cache.debug import check
 from kvgrove_daemon.cache.eviction import POLICIES
@@ -61,6 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = Clock()
         self.wiped = wiped
         self.quarantined: list[int] = []
+        self.read_still: set[int] = set()
         self.open: list[Match] = []
         self.contributed: dict[bytes, set[Contributor]] = {}
         self.events = Events()
@@ -81,6 +83,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(wishes=st.lists(wishes, min_size=1, max_size=8))
     def requests(self, wishes: list[Wish]) -> None:
         """From match to end in one step, as most requests go: so that random lives get far."""
+        self.requests_of(wishes)
+
+    def requests_of(self, wishes: Sequence[Wish]) -> None:
         for wish in wishes:
             build = self.begun(self.matched(wish), 0)
             if build is not None:
@@ -210,6 +215,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.evict_to(self.store.stats().free + count, limit=count)
         assert all(self.held(name) >= floor for name, floor in floors.items())
 
+    @rule(guarded=st.sampled_from(NAMESPACES), own=wishes, others=st.lists(wishes, min_size=1, max_size=3))
+    def press_on_floor(self, guarded: str, own: Wish, others: list[Wish]) -> None:
+        """One namespace has a floor and the other wants everything: what the floor promises stays."""
+        (loud,) = (name for name in NAMESPACES if name != guarded)
+        self.store.set_room(guarded, NamespaceRoom(floor=4))
+        self.requests_of([in_namespace(own, guarded), *(in_namespace(wish, loud) for wish in others)])
+        self.evict(SLOTS)
+
     @rule()
     def relieve(self) -> None:
         self.store.relieve(limit=3)
@@ -220,8 +233,15 @@ class StoreMachine(RuleBasedStateMachine):
         dropped = self.store.drop(cause=cause, namespace=namespace, document=document)
         if cause is RemovalCause.ERASE:
             self.quarantined += dropped.slots
+            self.read_still |= self.retiring(namespace)
         if document is None:
             assert not any(key in self.events.ready for key in self.keys_of(namespace))
+
+    def retiring(self, namespace: str | None = None) -> set[int]:
+        """Slots of blocks that are unreadable and only wait for their last reader."""
+        index = self.store._resident.index
+        waiting = [block for block, state, _ in index.entries() if state is BlockState.EVICTING]
+        return {index.slot[block] for block in waiting if namespace in (None, index.namespace(block))}
 
     def keys_of(self, namespace: str) -> list[bytes]:
         index = self.store._resident.index
@@ -239,6 +259,21 @@ class StoreMachine(RuleBasedStateMachine):
         assert not any(means(subject, tag) for tag in tags)
         absent = [block for block in range(SLOTS) if not index.state[block]]
         assert not index._tokens[absent].any()
+
+    @rule(wish=wishes, subject=st.sampled_from([None, *WRITERS[:4]]), computing=st.booleans())
+    def erase_while_read(self, wish: Wish, subject: Contributor | None, computing: bool) -> None:
+        """An erasure that meets a reader, or a request under way: what they keep is wiped when they have gone."""
+        self.requests_of([wish])
+        match = self.matched(wish)
+        build = self.begun(match, 0) if computing else None
+        namespace, drop = match.chain.namespace, self.store.drop
+        self.quarantined += drop(cause=RemovalCause.ERASE, namespace=namespace, contributor=subject).slots
+        if subject is None:
+            self.read_still |= self.retiring(namespace)
+        self.whole()
+        match.release()
+        if build is not None:
+            build.finish()
 
     def left_late(self, erasures: frozenset[int], slots: Sequence[int]) -> None:
         assert erasures
@@ -290,6 +325,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.forget_gone()
 
     def forget_gone(self) -> None:
+        left = self.read_still - self.retiring()  # their last reader has gone
+        assert not self.wiped or left <= set(self.quarantined)
+        self.read_still -= left
         for key in self.contributed.keys() - self.events.ready:
             del self.contributed[key]
 
@@ -304,6 +342,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.release(self.quarantined)
         check(self.store)
         assert self.store.stats().private == 0
+
+
+def in_namespace(wish: Wish, namespace: str) -> Wish:
+    values, tail, _, document, private, writer = wish
+    return values, tail, namespace, document, private, writer
 
 
 def content(chain: Chain, block: int) -> tuple[bytes, ...]:
