@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvgrove_gateway.router.builds import LONGEST_S, Builds
+from kvgrove_gateway.router.builds import LONGEST_S, NOTED_BLOCKS, Builds
 from kvgrove_gateway.router.decide import Lately
 from kvgrove_gateway.router.index import BlockIndex
 from kvgrove_gateway.router.placement import NodeView, Router
@@ -67,6 +67,13 @@ def test_notes_of_builds_are_bounded_and_what_is_not_noted_is_counted() -> None:
     for seed in range(3):
         builds.begin(slot, b"".join(keys(100, seed)), 1.0, 0.0)
     assert (len(builds), builds.overflows) == (100, 2)
+
+
+def test_only_the_beginning_of_a_prompt_is_noted() -> None:
+    index = BlockIndex(1000)
+    builds, slot, chain = Builds(index, capacity=1000), index.open_slot(), keys(NOTED_BLOCKS + 1)
+    builds.begin(slot, b"".join(chain), 1.0, 0.0)
+    assert len(builds) == len(index) == NOTED_BLOCKS
 
 
 def test_per_04_a_late_look_up_is_given_up_for_the_least_loaded_node_and_counted() -> None:
