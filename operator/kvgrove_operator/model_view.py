@@ -1,5 +1,6 @@
 """The verdicts on a ModelVersion, and its whole status. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,12 +20,14 @@ from kvgrove_operator.observed import READY
 from kvgrove_operator.plan_problems import PlanProblem
 from kvgrove_operator.work_queue import Trouble
 from kvgrove_protocol.control import ModelPlan, ModelReport
+from kvgrove_protocol.identity import GenerationInputs
 
 Phase = Literal["Pending", "Loading", "Ready", "Degraded", "Failed", "Deleting"]
 
 _FAILED = "failed"
 _CODES = {"unsupported_model": Reason.UNSUPPORTED_ARCHITECTURE, "missing_model": Reason.WEIGHTS_MISSING}
 _NAMED = 5
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,7 @@ def compose(facts: ModelFacts) -> ModelVersionStatus:
         phase=_phase(facts, judged),
         conditions=conditions(MODEL_VERSION_CONDITIONS, judged, facts.before.conditions, generation, facts.now),
         generation=digest,
-        digests=ResolvedDigests(
-            weights=inputs.weights, tokenizer=inputs.tokenizer, chat_template=inputs.chat_template or None
-        )
-        if inputs is not None
-        else None,
+        digests=_resolved(inputs) if inputs is not None else None,
         nodes=NodeCounts(
             desired=facts.desired,
             loaded=sum(report.state == READY for report in reports),
@@ -100,6 +99,13 @@ def compose(facts: ModelFacts) -> ModelVersionStatus:
             generation=digest[:12] if digest is not None else "", nodes=f"{len(facts.ready)}/{facts.desired}"
         ),
     )
+
+
+def _resolved(inputs: GenerationInputs) -> ResolvedDigests:
+    """A digest that a node spelt in another way than the status has is left out."""
+    named = (inputs.weights, inputs.tokenizer, inputs.chat_template)
+    weights, tokenizer, chat_template = (each if _DIGEST.fullmatch(each) else None for each in named)
+    return ResolvedDigests(weights=weights, tokenizer=tokenizer, chat_template=chat_template)
 
 
 def _judge(facts: ModelFacts) -> dict[str, Judgement]:

@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,72 +18,8 @@ import httpx
 import pytest
 from conftest import apply_crds
 from controlplane.plane import Plane
-from nodeagent import NodeAgent
-from operator_rig import MANIFESTS, Operator, apply, condition, nodes, operator, token, wait_for, wait_ready
-
-NODES = ("node-a", "node-b", "node-c")
-MODEL = """\
-apiVersion: kvgrove.dev/v1alpha1
-kind: ModelVersion
-metadata: {{name: {name}}}
-spec: {{source: {{hostPath: {{path: {models}/{name}}}}}}}
-"""
-NAMESPACE = """\
-apiVersion: kvgrove.dev/v1alpha1
-kind: PromptCacheNamespace
-metadata: {{name: bot, namespace: default}}
-spec:
-  modelVersionRef: {{name: {model}}}
-  freshness: {{lease: 3s}}
-  purge: {{epoch: {epoch}}}
-  prefixes:
-  - {{name: support, version: "1", configMapKeyRef: {{name: texts, key: support}}}}
-"""
-
-
-@dataclass(frozen=True)
-class World:
-    plane: Plane
-    agent: NodeAgent
-    op: Operator
-    folder: Path
-
-    def declare(self, model: str = "m1", epoch: int = 1) -> None:
-        apply(self.plane, "-f", "-", stdin=NAMESPACE.format(model=model, epoch=epoch))
-
-    def delete(self, kind: str, name: str) -> None:
-        done = self.plane.kubectl("delete", kind, name, "--wait=false")
-        assert done.returncode == 0, done.stderr
-
-    def status(self) -> dict[str, Any]:
-        return dict(self.plane.get("pcn", "bot").get("status", {}))
-
-    def is_gone(self, kind: str, name: str) -> bool:
-        return "NotFound" in self.plane.kubectl("get", kind, name).stderr
-
-    def light(self, node: str) -> dict[str, Any]:
-        """What the daemon of this node knows."""
-        found = sorted(self.agent.nodes[node].machine.root.rglob("light.json"))
-        return dict(json.loads(found[0].read_text())) if found else {}
-
-    def events(self, reason: str) -> list[dict[str, Any]]:
-        return [each for each in self.plane.get("events")["items"] if each["reason"] == reason]
-
-
-@contextmanager
-def world(plane: Plane, folder: Path) -> Iterator[World]:
-    apply_crds(plane)
-    models = folder / "models"
-    models.mkdir()
-    made = plane.kubectl("create", "configmap", "texts", "--from-literal=support=You help people with bicycles.")
-    assert made.returncode == 0, made.stderr
-    with nodes(plane, folder / "nodes", *NODES) as agent, operator(plane, folder / "op", models, light=True) as op:
-        for name in ("m1", "m2"):
-            apply(plane, "-f", "-", stdin=MODEL.format(name=name, models=models))
-        here = World(plane, agent, op, folder)
-        here.declare()
-        wait_ready(plane, "pcn/bot")
-        yield here
+from operator_rig import MANIFESTS, Operator, apply, condition, token, wait_for, wait_ready
+from operator_world import MODEL, NAMESPACE, NODES, complete, uid_of, with_reason, world
 
 
 @pytest.mark.timeout(600)
@@ -95,12 +30,10 @@ def test_a_purge_is_complete_when_all_have_confirmed_and_a_deletion_when_all_gav
         plane = here.plane
         counter = here.status()["purge"]["counter"]
         here.declare(epoch=2)
-        status = wait_for(
-            lambda: (s := here.status())["purge"]["counter"] > counter and _complete(s) and s, "the purge"
-        )
+        status = wait_for(lambda: (s := here.status())["purge"]["counter"] > counter and complete(s) and s, "the purge")
         assert status["purge"]["observedEpoch"] == 2
         assert (status["invalidation"]["confirmed"], status["invalidation"]["pending"]) == (3, 0)
-        assert {here.light(node)["fences"][_uid(plane)][0] for node in NODES} == {status["purge"]["counter"]}
+        assert {here.light(node)["fences"][uid_of(plane)][0] for node in NODES} == {status["purge"]["counter"]}
 
         counter = status["purge"]["counter"]
         here.declare(epoch=1)  # a Git revert is another purge
@@ -112,7 +45,7 @@ def test_a_purge_is_complete_when_all_have_confirmed_and_a_deletion_when_all_gav
         wait_for(lambda: here.status()["documentRevision"] > revision, "the ConfigMap's new text")
 
         here.delete("mv", "m1")
-        refused = wait_for(lambda: _with_reason(plane, "mv", "m1", "Ready", "InUse"), "a refused deletion")
+        refused = wait_for(lambda: with_reason(plane, "mv", "m1", "Ready", "InUse"), "a refused deletion")
         assert "default/bot" in refused["message"]
 
         here.delete("pcn", "bot")
@@ -132,7 +65,7 @@ def test_deletion_waits_for_a_node_that_hangs_and_not_for_one_that_was_taken_out
         here.agent.pause("node-b")
         here.delete("pcn", "bot")
         missing = wait_for(
-            lambda: _with_reason(plane, "pcn", "bot", "ErasureVerified", "NodeUnreachable"), "an unreachable node"
+            lambda: with_reason(plane, "pcn", "bot", "ErasureVerified", "NodeUnreachable"), "an unreachable node"
         )
         assert "node-b" in missing["message"]
         assert here.status()["erasure"]["receipts"] == 2
@@ -153,7 +86,7 @@ def test_a_new_operator_knows_who_holds_what_and_goes_on_above_every_counter(
         here.declare(epoch=7)  # asked for while nobody is there
         here.op.start()
         status = wait_for(
-            lambda: (s := here.status())["purge"]["observedEpoch"] == 7 and _complete(s) and s, "the purge"
+            lambda: (s := here.status())["purge"]["observedEpoch"] == 7 and complete(s) and s, "the purge"
         )
         assert status["purge"]["counter"] == before["purge"]["counter"] + 1
         assert here.light("node-a")["revision"][0] == 2  # the term of the second leader
@@ -164,6 +97,15 @@ def test_a_new_operator_knows_who_holds_what_and_goes_on_above_every_counter(
         here.op.start()
         wait_for(lambda: here.status()["purge"]["counter"] > status["purge"]["counter"], "a purge above what was seen")
         wait_ready(plane, "pcn/bot")
+        # Deleted while nobody is there, with its model.
+        assert here.op.end() == 0
+        here.delete("pcn", "bot")
+        here.delete("mv", "m1")
+        assert not here.is_gone("pcn", "bot")
+        here.op.start()
+        wait_for(lambda: here.is_gone("pcn", "bot") and here.is_gone("mv", "m1"), "the end of both")
+        (event,) = here.events("ErasureConfirmed")
+        assert "3 receipts" in event["message"]
 
 
 @pytest.mark.timeout(600)
@@ -272,19 +214,6 @@ def _watched(plane: Plane, file: Path) -> Iterator[Callable[[], list[dict[str, A
     finally:
         process.kill()
         process.wait(30)
-
-
-def _complete(status: dict[str, Any]) -> bool:
-    return any(each["type"] == "InvalidationComplete" and each["status"] == "True" for each in status["conditions"])
-
-
-def _uid(plane: Plane) -> str:
-    return str(plane.get("pcn", "bot")["metadata"]["uid"])
-
-
-def _with_reason(plane: Plane, kind: str, name: str, of: str, reason: str) -> dict[str, Any] | None:
-    found = condition(plane, kind, name, of)
-    return found if found.get("reason") == reason else None
 
 
 def _secrets(plane: Plane) -> list[dict[str, Any]]:

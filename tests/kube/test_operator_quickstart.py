@@ -39,6 +39,10 @@ def test_an_example_applied_to_an_empty_cluster_gets_ready_and_its_second_reques
         assert {"node-a", "node-b", "node-c"} <= set(records)
         secrets = plane.get("secrets", "-n", OWN, "-l", "kvgrove.dev/state=namespace")["items"]
         assert len(secrets) == 1
+        assert plane.kubectl("delete", "pcn", "support-bot", "--wait=false").returncode == 0
+        wait_for(lambda: "NotFound" in plane.kubectl("get", "pcn", "support-bot").stderr, "real daemons' receipts")
+        (event,) = [each for each in plane.get("events")["items"] if each["reason"] == "ErasureConfirmed"]
+        assert "receipts" in event["message"]
 
 
 def _answered(front: object, question: str) -> object:
