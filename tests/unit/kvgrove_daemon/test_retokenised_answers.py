@@ -99,8 +99,16 @@ def test_cor_15_another_text_is_new(conversation: Conversation) -> None:
 
 
 def test_i2_isolated_nobody_learns_that_another_tenants_answer_had_this_text(conversation: Conversation) -> None:
-    reused, missed = conversation.next_turn("second", conversation.retokenised()[1], tenant="other")
-    assert reused == 0
+    """The other tenant has blocks of its own up to the very difference, and was never given that answer."""
+    rig = conversation.rig
+    at, said = conversation.retokenised()
+    own = [*conversation.first, *said[:at], *[301] * BLOCK]
+    spans = conversation.spans(len(own) - len(conversation.first))
+    rig.ask("own", own, spans=spans, tenant="other", new=1)
+    rig.drain()
+    rig.answer("own")
+    reused, missed = conversation.next_turn("second", said, tenant="other")
+    assert reused == (USER + MARKER + at) // BLOCK * BLOCK
     assert missed.keys() == {MissReason.NEW, MissReason.PARTIAL_BLOCK}
 
 
