@@ -220,14 +220,15 @@ class Soak:
             if time.monotonic() > deadline + SETTLE_S:
                 break
             self._step()
-        seen: dict[str, Any] = {}
-        while time.monotonic() < deadline:
-            seen = self._boots.ask(do="look", deep=False)
-            if not _unsettled(seen, last=last) and not (last and self._world.erasing):
+        while True:
+            # One look for both: an idle node goes on warming and copying, so that another one sees another moment.
+            seen = self._boots.ask(do="look", deep=True)
+            unsettled = _unsettled(seen, last=last)
+            if not unsettled and not (last and self._world.erasing):
+                break
+            if time.monotonic() > deadline:
                 break
             self._wait(0.2)
-        seen = self._boots.ask(do="look", deep=True)
-        unsettled = _unsettled(seen, last=last)
         self._broken += [f"at pause {len(self._pauses) + 1}: {what}" for what in [*unsettled, *seen["broken"]]]
         if last:
             self._broken += [f"erasure not proven: {which}" for which in self._world.erasing]
