@@ -14,24 +14,18 @@ from kubernetes import config
 from kubernetes.client import ApiClient
 
 from kvgrove_link.clock import boottime
-from kvgrove_operator.fleet import Outdated
+from kvgrove_operator.fleet_memory import Outdated
 from kvgrove_operator.kube import Kube
 from kvgrove_operator.leadership import Leadership
 from kvgrove_operator.probes import Probes
 from kvgrove_operator.session import Session
 from kvgrove_operator.settings import Settings, parse
-from kvgrove_protocol.errors import KvgroveError, Terminal
+from kvgrove_protocol.errors import KvgroveError
 
 log = logging.getLogger("kvgrove_operator")
 
 _RESYNCS_MISSED = 3
 """Without a plan for this many resyncs the operator is as good as dead, and is to be restarted."""
-
-
-class Ended(Terminal):
-    """The watches ended although nobody asked for it."""
-
-    code = "watches_ended"
 
 
 async def _run(settings: Settings) -> None:
@@ -88,8 +82,6 @@ async def _unwrapped(session: Session, stop: asyncio.Event) -> None:
         await session.run(stop)
     except* KvgroveError as group:
         raise _first(group) from None
-    if not stop.is_set():
-        log.info("the watches were told to end")
 
 
 def _first(group: BaseExceptionGroup[KvgroveError]) -> KvgroveError:

@@ -200,6 +200,7 @@ def _boots(records: Sequence[MemberRecord], living: str) -> tuple[HeldBoot, ...]
 def _plain(status: CacheNodeStatus) -> dict[str, Any]:
     """Without what changes all the time and surprises nobody."""
     said = status.model_dump(exclude={"last_report_time", "applied"})
+    said["term"] = status.applied.term if status.applied is not None else 0
     for each in said["namespaces"]:
         del each["bytes"]
     said["conditions"] = [_verdict(condition) for condition in status.conditions]

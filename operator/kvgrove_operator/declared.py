@@ -6,7 +6,7 @@ one that nobody may use.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from kvgrove_crds.namespace_access import AccessSpec
 from kvgrove_crds.problems import ManifestError
 from kvgrove_crds.reasons import ConditionReason
 from kvgrove_operator import paths, texts
+from kvgrove_operator.keys import Key, Kind
 from kvgrove_operator.kube import Kube, Object
 from kvgrove_operator.model_files import desired_model
 from kvgrove_operator.plan import Desired, DesiredModel
@@ -43,6 +44,16 @@ class Declared:
     problems: tuple[PlanProblem, ...] = ()
     unfinalized: tuple[Object, ...] = ()
     """Namespaces and models, as read, that are to get our finalizer before they are planned."""
+
+    def news(self, before: "Declared") -> Iterator[Key]:
+        """Objects of another generation than ``before``, or that were not there."""
+        known = {uid: each.metadata.generation for uid, each in before.namespaces.items()}
+        for uid, each in self.namespaces.items():
+            if known.get(uid) != each.metadata.generation:
+                yield Key(Kind.NAMESPACE, each.api_name)
+        for name, model in self.models.items():
+            if before.models.get(name) != model:
+                yield Key(Kind.MODEL, name)
 
 
 class Reader:

@@ -8,18 +8,15 @@ object again because of what happened here is told its key.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from msgspec.structs import replace
-
-from kvgrove_crds.cache_node import CacheNode
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
 from kvgrove_link.planner import PlannerSocket
-from kvgrove_operator import cache_nodes, notices
+from kvgrove_operator import notices
 from kvgrove_operator.cache_nodes import Fleetwide
+from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
 from kvgrove_operator.keys import Key
 from kvgrove_operator.kube import Unavailable
 from kvgrove_operator.member_events import (
@@ -54,40 +51,10 @@ from kvgrove_protocol.control import (
     NodeReport,
     ToPlanner,
 )
-from kvgrove_protocol.errors import Terminal
 from kvgrove_protocol.fence import Fence
 
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
-
-
-class Outdated(Terminal):
-    """A member follows a planner of a later term: this one has lost its memory, or its place."""
-
-    code = "outranked"
-
-    def __init__(self, term: int) -> None:
-        super().__init__(f"a member follows a plan of term {term}, which is later than ours")
-        self.term = term
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What earlier leaders left."""
-
-    plan: PlanState
-    nodes: tuple[CacheNode, ...]
-
-
-@dataclass
-class FleetCounters:
-    """All only rise."""
-
-    plans: int = 0
-    persists: int = 0
-    waits: int = 0
-    """Tries to make something durable that found the API server away."""
-    messages: dict[str, int] = field(default_factory=dict)
 
 
 class Fleet:
@@ -109,10 +76,9 @@ class Fleet:
         """``socket`` is this object's to close. ``term`` is durable and above every earlier one."""
         self.counters = FleetCounters()
         self._socket = socket
-        records = [record for node in memory.nodes for record in cache_nodes.records_of(node)]
-        self._ledger = MemberLedger(term, clock(), records)
+        self._ledger = MemberLedger(term, clock(), memory.records())
         self._state = memory.plan
-        self._recorded_fences = cache_nodes.fences_of(memory.nodes)
+        self._recorded_fences = memory.fences()
         self._seen: Mapping[str, Fence] = {}
         self._records, self._notices = Records(book, memory.nodes), Notices()
         self._store, self._changed = store, changed
@@ -271,12 +237,7 @@ class Fleet:
             for erasure, proof in self._ledger.proofs(uid).items()
             if proof.complete
         }
-        observed = observe(self._ledger.members, erased, proofs)
-        fences = dict(observed.fences_seen)
-        for recorded in (self._recorded_fences, self._seen):
-            for uid, fence in recorded.items():
-                fences[uid] = _highest(fences.get(uid), fence)
-        return Observed(observed.daemons, observed.models, fences, observed.coming, observed.erased, observed.proofs)
+        return with_fences(observe(self._ledger.members, erased, proofs), self._recorded_fences, self._seen)
 
     def _tell(self, keys: Iterable[Key]) -> bool:
         """Whether there was anything to tell."""
@@ -345,14 +306,3 @@ class Fleet:
     def _around(self) -> Fleetwide:
         models = self._planned.models if self._planned is not None else ()
         return fleetwide(self._state, models, self._ledger, datetime.fromtimestamp(self._wall_clock(), UTC))
-
-
-def _highest(one: Fence | None, other: Fence) -> Fence:
-    if one is None:
-        return other
-    return replace(
-        one,
-        purge=max(one.purge, other.purge),
-        documents=max(one.documents, other.documents),
-        access=max(one.access, other.access),
-    )

@@ -11,7 +11,8 @@ from prometheus_client import start_http_server
 
 from kvgrove_link.planner import PlannerSocket
 from kvgrove_operator.declared import Reader
-from kvgrove_operator.fleet import Fleet, Memory
+from kvgrove_operator.fleet import Fleet
+from kvgrove_operator.fleet_memory import Memory
 from kvgrove_operator.handlers import kopf_settings, registry_of
 from kvgrove_operator.keys import MEMBERS, PLAN, WORKLOADS, Key
 from kvgrove_operator.kube import Kube
@@ -55,6 +56,8 @@ class Session:
         settings, kube = self._settings, self._kube
         store, book = Store(kube, settings.own_namespace), NodeBook(kube)
         memory = Memory(await store.load(), tuple(await book.load()))
+        if memory.term() >= self._leadership.term:  # the Lease was deleted, or restored from a backup
+            await self._leadership.raise_term(memory.term())
         queue: WorkQueue[Key] = WorkQueue(jitter=Random().random)  # noqa: S311 - spreads retries, keeps no secret
         self._workers = workers = Workers(queue, resync=settings.resync)
         objects = Objects(kube, settings.identity)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from kvgrove_link.clock import boottime
-from kvgrove_operator.fleet import Outdated
+from kvgrove_operator.fleet_memory import Outdated
 from kvgrove_operator.keys import PLAN, Key
 from kvgrove_operator.leadership import LeadershipLost
 from kvgrove_operator.store import StoreTaken

@@ -1,6 +1,9 @@
 """The operator's command line: what it defaults to, and how it says no."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kvgrove_operator.settings import parse
 
@@ -47,3 +50,22 @@ def test_a_setting_that_is_off_is_named_with_its_cure(
         parse(arguments)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_deployment_of_the_manifests_is_told_what_it_needs() -> None:
+    manifests = Path(__file__).parents[3] / "operator" / "manifests" / "cluster-wide" / "operator.yaml"
+    service, deployment = yaml.safe_load_all(manifests.read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = {"$(NAMESPACE)": "kvgrove-system", "$(POD_NAME)": "operator-0"}
+    arguments = []
+    for argument in container["args"]:
+        flag, _, value = argument.partition("=")
+        arguments += [flag, given.get(value, value)]
+    settings = parse(arguments)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert settings.listen.endswith(f":{ports['fleet']}")
+    assert settings.probes == ("0.0.0.0", ports["probes"])  # noqa: S104 - in a Pod of its own
+    assert settings.metrics == ("0.0.0.0", ports["metrics"])  # noqa: S104
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+    assert settings.daemons.control == f"tcp://{host}:{service['spec']['ports'][0]['port']}"
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()

@@ -1,0 +1,73 @@
+"""Which objects are looked at again, and when: few enough, and never too few."""
+
+from planning_rig import Planning, model, namespace, ready
+
+from kvgrove_operator import notices
+from kvgrove_operator.fleet_memory import with_fences
+from kvgrove_operator.keys import MEMBERS, WORKLOADS, Key, Kind
+from kvgrove_operator.notices import Notices
+from kvgrove_operator.observed import Observed
+from kvgrove_operator.plan import Desired
+from kvgrove_protocol.control import ModelReport, NamespaceReport, NodeReport, Revision
+from kvgrove_protocol.fence import Fence
+
+ONE = Revision(term=1, n=1)
+A, B, M = Key(Kind.NAMESPACE, "team/a"), Key(Kind.NAMESPACE, "team/b"), Key(Kind.MODEL, "m1")
+NODE = Key(Kind.NODE, "node-0")
+
+
+def report(number: int, *, ready_blocks: int = 0, state: str = "ready", applied: Revision = ONE) -> NodeReport:
+    fence = Fence(purge=1, documents=1, access=1)
+    return NodeReport(
+        report_id=number,
+        applied=applied,
+        models=[ModelReport(name="m1", state=state)],
+        namespaces=[
+            NamespaceReport(uid="uid-a", fence=fence, purge_counter=1, warm_ready=ready_blocks),
+            NamespaceReport(uid="uid-b", fence=fence, purge_counter=1),
+        ],
+    )
+
+
+def told(*reports: NodeReport) -> list[list[Key]]:
+    planned = Planning()(namespace("a"), namespace("b"), observed=ready("m1"))
+    memory, desired = Notices(), Desired((model(),), ())
+    return [memory.report("node-0", each, planned.state, desired) for each in reports]
+
+
+def test_the_first_report_of_a_member_concerns_everything_and_an_equal_one_nothing() -> None:
+    first, again = told(report(1), report(2))
+    assert set(first) == {NODE, A, B, M}
+    assert again == []
+
+
+def test_a_namespace_that_is_reported_otherwise_is_looked_at_and_no_other() -> None:
+    _, later = told(report(1), report(2, ready_blocks=3))
+    assert later == [NODE, A]
+
+
+def test_another_model_state_or_plan_concerns_everything() -> None:
+    _, later, newer = told(report(1), report(2, state="failed"), report(3, state="failed", applied=Revision(1, 2)))
+    assert set(later) == {NODE, A, B, M}
+    assert set(newer) == {NODE, A, B, M}
+
+
+def test_a_plan_that_changes_nothing_concerns_nobody() -> None:
+    planning = Planning()
+    first = planning(namespace("a"), observed=ready("m1"))
+    desired = Desired((model(),), ())
+    assert set(notices.plan(None, first, desired)) == {WORKLOADS, A, M}
+    again = planning(namespace("a"), observed=ready("m1"))
+    assert not list(notices.plan(first, again, desired))
+    assert MEMBERS in set(Notices().member("node-0", again.state, desired))
+
+
+def test_i3_counters_on_record_count_beside_those_that_members_report() -> None:
+    observed = Observed(fences_seen={"u": Fence(purge=3, documents=1, access=1)})
+    merged = with_fences(
+        observed, {"u": Fence(purge=1, documents=5, access=0)}, {"v": Fence(purge=2, documents=0, access=0)}
+    )
+    assert merged.fences_seen == {
+        "u": Fence(purge=3, documents=5, access=1),
+        "v": Fence(purge=2, documents=0, access=0),
+    }
