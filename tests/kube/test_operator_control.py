@@ -77,6 +77,26 @@ def test_deletion_waits_for_a_node_that_hangs_and_not_for_one_that_was_taken_out
 
 
 @pytest.mark.timeout(600)
+def test_a_waiver_is_on_record_and_what_comes_back_later_is_wiped(own_control_plane: Plane, tmp_path: Path) -> None:
+    with world(own_control_plane, tmp_path) as here:
+        plane, uid = here.plane, uid_of(here.plane)
+        here.agent.pause("node-b")
+        here.delete("pcn", "bot")
+        wait_for(lambda: with_reason(plane, "pcn", "bot", "ErasureVerified", "NodeUnreachable"), "an unreachable node")
+        waiver = {"reason": "burnt down", "approvedBy": "the officer", "nodes": ["node-b"]}
+        patch = json.dumps({"spec": {"privacy": {"waiver": waiver}}})
+        patched = plane.kubectl("patch", "pcn", "bot", "--type=merge", "-p", patch)
+        assert patched.returncode == 0, patched.stderr
+        wait_for(lambda: here.is_gone("pcn", "bot"), "the end of the namespace")
+        (event,) = here.events("ErasureWaived")
+        assert "node-b by the officer: burnt down" in event["message"]
+        assert _secrets(plane), "it is still to be erased there"
+        here.agent.resume("node-b")
+        wait_for(lambda: uid not in here.light("node-b")["fences"], "the node that came back to wipe it")
+        wait_for(lambda: not _secrets(plane), "the end of what was on record")
+
+
+@pytest.mark.timeout(600)
 def test_a_new_operator_knows_who_holds_what_and_goes_on_above_every_counter(
     own_control_plane: Plane, tmp_path: Path
 ) -> None:

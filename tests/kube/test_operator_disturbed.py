@@ -33,6 +33,22 @@ def test_ops_04_ops_07_a_lost_watch_and_a_replaced_object_end_in_what_is_declare
 
 
 @pytest.mark.timeout(600)
+def test_a_lease_that_was_lost_is_taken_above_every_term_that_members_know(
+    own_control_plane: Plane, tmp_path: Path
+) -> None:
+    with world(own_control_plane, tmp_path) as here:
+        plane = here.plane
+        for term in (2, 3):  # the second time a Lease is made anew, whose first term members have long passed
+            assert here.op.end() == 0
+            deleted = plane.kubectl("delete", "lease", "kvgrove-operator", "-n", "kvgrove-system")
+            assert deleted.returncode == 0, deleted.stderr
+            here.op.start()
+            wait_for(lambda term=term: here.light("node-a")["revision"][0] == term, f"a plan of term {term}")
+        here.declare(epoch=2)
+        wait_for(lambda: (s := here.status())["purge"]["observedEpoch"] == 2 and complete(s), "a purge")
+
+
+@pytest.mark.timeout(600)
 def test_ops_03_other_owners_of_the_object_are_left_alone(own_control_plane: Plane, tmp_path: Path) -> None:
     with world(own_control_plane, tmp_path) as here:
         plane = here.plane
