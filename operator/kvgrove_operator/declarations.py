@@ -17,6 +17,7 @@ from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_crds.namespace_access import PrivacySpec
 from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
 from kvgrove_crds.problems import ManifestError
+from kvgrove_crds.reasons import ConditionReason as Reason
 from kvgrove_operator import deletion, model_view, namespace_view, paths
 from kvgrove_operator.declared import Declared
 from kvgrove_operator.evidence import WHOLE
@@ -143,6 +144,15 @@ class Declarations:
         if held is None:
             return
         before = _status(held, ModelVersionStatus)
+        unread = next(
+            (each for each in self._problems(model_object(key.name)) if each.reason is Reason.INVALID_SPEC), None
+        )
+        if unread is not None:
+            generation = held["metadata"].get("generation", 0)
+            refused = model_view.unreadable(before, unread, generation=generation, now=self._now())
+            if refused != before:
+                await self._objects.write_status(path, held, refused, before.conditions, refused.conditions)
+            return
         facts = self._model_facts(key.name, before, deleting=is_deleting(held))
         if facts is None:
             return

@@ -32,8 +32,8 @@ class Declared:
 
     models: dict[str, ModelVersion] = field(default_factory=dict)
     """All that read as one, by name; also those that are being deleted."""
-    models_complete: bool = False
-    """Whether ``models`` are all there are: none of them was unreadable."""
+    unreadable: frozenset[str] = frozenset()
+    """Names of ModelVersions that do not read as one."""
     namespaces: dict[str, PromptCacheNamespace] = field(default_factory=dict)
     """By UID, without those that are being deleted; texts filled in."""
     present: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class Reader:
         filled = {uid: texts.filled(each, data) for uid, each in namespaces.items() if uid in finalized or uid in known}
         return Declared(
             models=models,
-            models_complete=len(models) == len(found_models),
+            unreadable=frozenset(item["metadata"]["name"] for item in found_models) - frozenset(models),
             namespaces=filled,
             present=present,
             desired=Desired(self._desired_models(models, data, problems), tuple(filled.values())),

@@ -101,6 +101,22 @@ def compose(facts: ModelFacts) -> ModelVersionStatus:
     )
 
 
+def unreadable(
+    before: ModelVersionStatus, problem: PlanProblem, *, generation: int, now: datetime
+) -> ModelVersionStatus:
+    """The status of one whose spec does not read as one of this release; what is planned of it stays."""
+    refused = Judgement(False, problem.reason, problem.message)
+    judged = {
+        "Ready": refused,
+        "Reconciling": Judgement(False, Reason.UP_TO_DATE),
+        "Stalled": Judgement(True, problem.reason, problem.message),
+        "DigestsVerified": Judgement(None, Reason.DIGESTS_PENDING),
+        "Supported": Judgement(None, Reason.SUPPORT_UNKNOWN),
+    }
+    made = conditions(MODEL_VERSION_CONDITIONS, judged, before.conditions, generation, now)
+    return before.model_copy(update={"observed_generation": generation, "phase": "Failed", "conditions": made})
+
+
 def _resolved(inputs: GenerationInputs) -> ResolvedDigests:
     """A digest that a node spelt in another way than the status has is left out."""
     named = (inputs.weights, inputs.tokenizer, inputs.chat_template)

@@ -81,7 +81,7 @@ class Reconciler:
         names = {held.name for held in (*state.namespaces.values(), *state.removed.values())}
         names |= {resource.api_name for resource in declared.namespaces.values()}
         yield from (Key(Kind.NAMESPACE, name) for name in sorted(names))
-        yield from (Key(Kind.MODEL, name) for name in sorted({*state.models, *declared.models}))
+        yield from (Key(Kind.MODEL, name) for name in sorted({*state.models, *declared.models, *declared.unreadable}))
 
     # -- everything declared -------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Reconciler:
         if declared is None:
             return
         models = declared.models.values()
-        if await self._placements.bring_about(models, complete=declared.models_complete):
+        if await self._placements.bring_about(models, complete=not declared.unreadable):
             for key in self.statuses():
                 self._add(key)
         if not self._placements.settled(models):

@@ -88,3 +88,16 @@ def test_ops_10_what_a_newer_release_declared_is_not_guessed_and_harms_nobody(
         wait_for(lambda: with_reason(plane, "pcn", "bot", "Stalled", "InvalidSpec"), "a refusal of the change")
         assert here.status()["purge"]["counter"] == counter, "what was in force stays"
         assert here.status()["observedGeneration"] == 1
+        newer_model = plane.kubectl("patch", "crd", "modelversions.kvgrove.dev", "--type=json", "-p", newer)
+        assert newer_model.returncode == 0, newer_model.stderr
+        future = '{"spec": {"future": "soon"}}'
+        wait_for(lambda: _patched(plane, future) == "soon", "the newer CRD of models")
+        wait_for(lambda: with_reason(plane, "mv", "m2", "Stalled", "InvalidSpec"), "a refusal of the model")
+        assert plane.get("ds", "-n", "kvgrove-system")["items"], "no workload goes because a model cannot be read"
+
+
+def _patched(plane: Plane, patch: str) -> str | None:
+    """What the API server keeps of a field that it may not know yet."""
+    plane.kubectl("patch", "mv", "m2", "--type=merge", "-p", patch)
+    future: str | None = plane.get("mv", "m2")["spec"].get("future")
+    return future

@@ -9,7 +9,7 @@ from planning_rig import INPUTS, Planning, model, namespace, ready
 from kvgrove_crds.conditions import MODEL_VERSION_CONDITIONS
 from kvgrove_crds.model_version import ModelVersionStatus, ResolvedDigests
 from kvgrove_crds.reasons import ConditionReason as Reason
-from kvgrove_operator.model_view import ModelFacts, compose
+from kvgrove_operator.model_view import ModelFacts, compose, unreadable
 from kvgrove_operator.plan_problems import of_model
 from kvgrove_protocol.control import ModelReport
 
@@ -93,3 +93,12 @@ def test_files_that_disagree_are_no_agreement() -> None:
 
 def _fields() -> dict[str, Any]:
     return {name: getattr(INPUTS, name) for name in INPUTS.__struct_fields__}
+
+
+def test_ops_10_one_that_does_not_read_as_of_this_release_says_so_and_keeps_what_was_known() -> None:
+    before = compose(facts())
+    problem = of_model("m1", Reason.INVALID_SPEC, "spec.future: unknown field")
+    status = unreadable(before, problem, generation=5, now=NOON)
+    assert verdicts(status)["Stalled"] == ("True", "InvalidSpec")
+    assert {condition.observed_generation for condition in status.conditions} == {5}
+    assert (status.observed_generation, status.generation) == (5, before.generation)
