@@ -6,6 +6,7 @@ object again because of what happened here is told its key.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from kvgrove_operator import notices
 from kvgrove_operator.cache_nodes import Fleetwide
 from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
 from kvgrove_operator.keys import Key
-from kvgrove_operator.kube import Unavailable
+from kvgrove_operator.kube import Forbidden, Unavailable
 from kvgrove_operator.member_events import (
     Effect,
     Event,
@@ -52,6 +53,8 @@ from kvgrove_protocol.control import (
     ToPlanner,
 )
 from kvgrove_protocol.fence import Fence
+
+log = logging.getLogger("kvgrove_operator")
 
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
@@ -199,8 +202,9 @@ class Fleet:
         while True:
             try:
                 await write()
-            except Unavailable:
+            except (Unavailable, Forbidden) as error:  # one that has just started knows no roles for a moment
                 self.counters.waits += 1
+                log.warning("nothing goes to members until it is on record: %s", error.message)
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 return

@@ -6,6 +6,7 @@ holder ends it for good.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,9 +14,14 @@ from typing import Any
 from kvgrove_link.clock import boottime
 from kvgrove_operator import paths
 from kvgrove_operator.election import Election, Verdict, term_of
-from kvgrove_operator.kube import Conflict, Kube, Object, Unavailable
+from kvgrove_operator.kube import Conflict, Forbidden, Kube, Object, Unavailable
 from kvgrove_operator.settings import LeaderTimings
 from kvgrove_protocol.errors import Terminal
+
+log = logging.getLogger("kvgrove_operator")
+
+_AWAY = (Unavailable, Forbidden)
+"""An API server that has just started knows no roles for a moment: not to be allowed is no end, and may pass."""
 
 Told = Callable[[float], Awaitable[None]]
 """Is told the moment (CLOCK_BOOTTIME) until which this process leads."""
@@ -52,8 +58,10 @@ class Leadership:
                 if verdict is not Verdict.WAIT:  # RENEW too: an earlier life of this identity had that term
                     await self._take(found)
                     return
-            except (Conflict, Unavailable):
+            except Conflict:
                 pass
+            except _AWAY as error:
+                log.warning("waiting to lead: %s", error.message)
             await asyncio.sleep(self._timings.renewal)
 
     async def keep(self, told: Told) -> None:
@@ -63,7 +71,8 @@ class Leadership:
             await asyncio.sleep(self._timings.renewal)
             try:
                 await self._renew()
-            except Unavailable:
+            except _AWAY as error:
+                log.warning("the Lease was not renewed: %s", error.message)
                 continue
             await told(self.until)
 
@@ -72,7 +81,7 @@ class Leadership:
         while True:
             try:
                 await self._take(self._lease, above=above)
-            except Unavailable:
+            except _AWAY:
                 await asyncio.sleep(self._timings.renewal)
             except Conflict:
                 raise LeadershipLost("the Lease was written by another: start anew") from None
@@ -86,7 +95,7 @@ class Leadership:
             return
         try:
             await self._kube.replace(self._path, self._with(self._lease, Election.released(self._lease["spec"])))
-        except (Conflict, Unavailable):
+        except (Conflict, *_AWAY):
             return
 
     async def _take(self, found: Object | None, *, above: int = 0) -> None:
