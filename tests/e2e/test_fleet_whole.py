@@ -110,8 +110,8 @@ def test_i3_a_changed_document_is_read_by_nobody_once_its_invalidation_is_comple
     body = running.post(running.fleet.base_url).json()
     assert body["usage"]["prompt_tokens"] == old[0]
     assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    knew_another = body["kvgrove"]["node"] in {each["kvgrove"]["node"] for each in (*first, *second)}
-    assert (missed(body).get("document_changed", 0) > 0) == knew_another, "each node tells what it knew itself"
+    if body["kvgrove"]["node"] in {each["kvgrove"]["node"] for each in second}:  # a node tells what it knew itself
+        assert missed(body).get("document_changed", 0) > 0
 
 
 def test_a_document_that_is_warmed_first_is_served_in_its_older_version_until_the_next_one_is_warm(
