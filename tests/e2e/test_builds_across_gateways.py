@@ -7,7 +7,8 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 WORDS = ("when", "where", "why", "how", "never", "again", "order", "bicycle", "return", "parcel", "repair", "wheel")
 PREFIX_TOKENS = 2000
+ATTEMPTS = 4
 AHEAD = 6
 """Prompts that the nodes compute first, so that nothing of the prefix is READY when the other gateway decides."""
 OPERATOR = "ops"
@@ -35,6 +37,8 @@ class Fleet:
     stage: Stage
     bases: list[str]
     tokenizer: Tokenizer
+    fresh: Iterator[int] = field(default_factory=lambda: count(100))
+    """Seeds of prefixes that nobody has asked for."""
 
     def prefix(self, seed: int, tokens: int = PREFIX_TOKENS) -> str:
         """A text of ``tokens`` tokens, or one more."""
@@ -113,21 +117,36 @@ def test_a_cold_prefix_asked_for_through_two_gateways_is_computed_by_one_node(fl
     assert node_of(answers[0]) == node_of(answers[1])
     assert PREFIX_TOKENS < sum(computed(answer) for answer in answers) < PREFIX_TOKENS * 1.5
 
-    # Once views differ: the second gateway has heard of the build, of which nothing is there yet.
-    text = fleet.prefix(1)
+
+def test_a_gateway_sends_a_cold_prefix_to_the_node_that_another_one_had_it_built_on(fleet: Fleet) -> None:
+    # Queues count too, and views of them are a heartbeat old: an attempt may rightly go elsewhere, not each of them.
+    attempts = (asked_while_it_is_built(fleet, fleet.prefix(next(fleet.fresh))) for _ in range(ATTEMPTS))
+    first, second = next(
+        (
+            (first, second)
+            for first, second in attempts
+            if second.json()["kvgrove"]["route"]["matched_tokens"] >= PREFIX_TOKENS * 0.9
+        ),
+        (None, None),
+    )
+    assert first is not None, "the second gateway never weighed what the first one had a node build"
+    assert second is not None
+    assert node_of(first) == node_of(second)
+    assert computed(first) > PREFIX_TOKENS
+    assert computed(second) < 100
+
+
+def asked_while_it_is_built(fleet: Fleet, text: str) -> tuple[httpx.Response, httpx.Response]:
+    """Answers through both gateways; when the second decided it had heard of the build, and nothing was there yet."""
     with ThreadPoolExecutor() as callers:
         heard = fleet.builds_heard(1)
-        for number in range(AHEAD):
-            callers.submit(fleet.ask, 0, fleet.prefix(100 + number))
+        for _ in range(AHEAD):
+            callers.submit(fleet.ask, 0, fleet.prefix(next(fleet.fresh)))
         fleet.wait_heard(1, heard + AHEAD)
         first = callers.submit(fleet.ask, 0, f"{text} one")
         fleet.wait_heard(1, heard + AHEAD + 1)
         second = fleet.ask(1, f"{text} two", key=OPERATOR)
-        answers = [first.result(), second]
-    assert second.json()["kvgrove"]["route"]["matched_tokens"] >= PREFIX_TOKENS * 0.9
-    assert node_of(answers[0]) == node_of(answers[1])
-    assert computed(answers[0]) > PREFIX_TOKENS
-    assert computed(answers[1]) < 100
+        return first.result(), second
 
 
 def test_i2_isolated_only_an_operators_key_is_told_how_it_was_routed_and_only_where_gateways_tell(
