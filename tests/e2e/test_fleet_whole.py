@@ -89,7 +89,8 @@ def test_i3_a_changed_document_is_read_by_nobody_once_its_invalidation_is_comple
 ) -> None:
     first = [running.post(url).json() for url in running.fleet.base_urls]
     old = [body["usage"]["prompt_tokens"] for body in first]
-    assert running.post(running.fleet.base_url).json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
+    reused = running.post(running.fleet.base_url).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert reused >= 128, "prefix and document"
     before = running.fleet.status().namespace(NAMESPACE).fence
 
     write_manifests(running.manifests, model, version="v2")
@@ -109,7 +110,7 @@ def test_i3_a_changed_document_is_read_by_nobody_once_its_invalidation_is_comple
     running.do(running.fleet.ready(STEP_SECONDS))
     body = running.post(running.fleet.base_url).json()
     assert body["usage"]["prompt_tokens"] == old[0]
-    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] < reused, "at most what lies before the document"
     if body["kvgrove"]["node"] in {each["kvgrove"]["node"] for each in second}:  # a node tells what it knew itself
         assert missed(body).get("document_changed", 0) > 0
 
