@@ -19,7 +19,6 @@ import zmq.asyncio
 from kvgrove_cli.durable import Unwritable
 from kvgrove_cli.errors import FleetProblem
 from kvgrove_cli.manifests import Resources, identity
-from kvgrove_cli.mint import SYSTEM_MINT
 from kvgrove_cli.sources import Found, find_files
 from kvgrove_cli.state_dir import FleetState, StateDir
 from kvgrove_cli.status import ErasureStatus, InvalidationStatus, Problem
@@ -44,6 +43,7 @@ from kvgrove_operator.member_events import (
     Tick,
 )
 from kvgrove_operator.members import MemberLedger
+from kvgrove_operator.mint import SYSTEM_MINT
 from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
 from kvgrove_operator.plan_state import Proof
 from kvgrove_protocol.control import BodyRequest, Goodbye, Hello, NodeReport, ToPlanner
@@ -223,12 +223,7 @@ class Supervisor:
     def _observe(self) -> Observed:
         plan = self._state.plan
         erased = [uid for uid in plan.removed if self._ledger.erased(uid)]
-        proofs = {
-            erasure: proof
-            for uid in plan.namespaces
-            for erasure, proof in self._ledger.proofs(uid).items()
-            if proof.complete
-        }
+        proofs = self._ledger.complete_proofs(uid for uid, held in plan.namespaces.items() if held.erasures)
         return observe(self._ledger.members, erased, proofs)
 
     def _with_uids(self, resources: Resources) -> FleetState:

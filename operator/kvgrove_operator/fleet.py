@@ -234,13 +234,7 @@ class Fleet:
 
     def _observe(self) -> Observed:
         erased = [uid for uid in self._state.removed if uid not in self._present and self._ledger.erased(uid)]
-        proofs = {
-            erasure: proof
-            for uid, held in self._state.namespaces.items()
-            if held.erasures
-            for erasure, proof in self._ledger.proofs(uid).items()
-            if proof.complete
-        }
+        proofs = self._ledger.complete_proofs(uid for uid, held in self._state.namespaces.items() if held.erasures)
         return with_fences(observe(self._ledger.members, erased, proofs), self._recorded_fences, self._seen)
 
     def _tell(self, keys: Iterable[Key]) -> bool:

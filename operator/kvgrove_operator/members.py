@@ -123,6 +123,11 @@ class MemberLedger:
         bearers = [(view.hello.member, view.hello.boot) for view in self.members if uid in view.hello.namespace_uids]
         return self._holders.proofs(uid, bearers)
 
+    def complete_proofs(self, uids: Iterable[str]) -> dict[str, Proof]:
+        """Erasure id -> its proof, of the erasures of ``uids`` for which all evidence is there."""
+        found = (item for uid in uids for item in self.proofs(uid).items())
+        return {erasure: proof for erasure, proof in found if proof.complete}
+
     def holders(self, uid: str) -> Mapping[tuple[str, str], Standing]:
         """(member, boot) -> how it stands to the newest fence of ``uid``, or to its erasure once it is not planned."""
         return self._holders.standings(uid)

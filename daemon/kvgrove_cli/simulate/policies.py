@@ -7,6 +7,7 @@ requests sent so far.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class _Ask:
     """Node -> leading blocks it holds or is computing."""
 
 
-class _Baseline:
+class _Baseline(ABC):
     def __init__(self, random: Random) -> None:
         self.random = random
         self.sent: Counter[str] = Counter()
@@ -63,8 +64,9 @@ class _Baseline:
         gateway.note_build(view, prompt.chain.keys, match, uncached)
         return node, uncached
 
+    @abstractmethod
     def choose(self, ask: _Ask) -> str:
-        raise NotImplementedError
+        """The node's name."""
 
     def least_loaded(self, views: Sequence[NodeView]) -> str:
         return min(views, key=lambda view: (view.queued_tokens, self.sent[view.name])).name
