@@ -24,10 +24,10 @@ soak: $(STAMP)  ## a node under random load and failures for SOAK_SECONDS (600),
 	$(BIN)/python bench/soak.py --json --seconds $(SOAK_SECONDS)
 
 kube-up: $(STAMP)  ## a Kubernetes control plane on loopback, built from source the first time (minutes); prints its kubeconfig
-	PYTHONPATH=tests/kube $(BIN)/python -m controlplane.updown up build/kube
+	PYTHONPATH=tests/kube:tests/support $(BIN)/python -m controlplane.updown up build/kube
 
 kube-down: $(STAMP)  ## stops what kube-up started
-	PYTHONPATH=tests/kube $(BIN)/python -m controlplane.updown down build/kube
+	PYTHONPATH=tests/kube:tests/support $(BIN)/python -m controlplane.updown down build/kube
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import msgspec
 import pytest
 import zmq
 from node_rig import Rig, running
+from ports import free_port
 
 from kvgrove_protocol.control import ModelPlan, NamespacePlan
 from kvgrove_protocol.fence import Fence
@@ -45,12 +45,6 @@ NAMESPACE = NamespacePlan(
     lease_seconds=60.0,
     events_export=True,
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Worker:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,6 +13,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 from node_rig import Answer, Rig, running
+from ports import free_port
 
 from kvgrove_protocol.control import ModelPlan, NamespacePlan, QuotaPlan
 from kvgrove_protocol.data import Done, Error, Generate, Sampling, Started, Token, TokenLogprob
@@ -127,9 +127,7 @@ def same(one: Told, other: Told) -> bool:
 def tiered(
     state: Path, model: Path, namespace: NamespacePlan = SEALED, *, slots: int = POOL_SLOTS, disk: int = 128 << 20
 ) -> Iterator[TieredNode]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with running(state, "node-0", "--metrics", f"127.0.0.1:{port}", "--cache-dir", str(state / "tiers")) as rig:
         plan = ModelPlan(name="tiny", path=str(model), pool_bytes={HOST: slots * BLOCK_BYTES, DISK: disk})
         rig.issue([plan], [namespace])  # a plan that does not know it would have it erased

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 from controlplane.plane import Plane
 from nodeagent import NodeAgent
+from ports import free_port
 
 from kvgrove_cli import api_keys
 from kvgrove_crds.manifests import load_manifests
@@ -39,12 +39,6 @@ def wait_for(reached: Callable[[], Any], what: str, seconds: float = WAIT_SECOND
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(0.2)
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -15,6 +15,7 @@ from controlplane.component import PlaneProblem
 from controlplane.plane import Plane
 
 KUBE = Path(__file__).parent
+SUPPORT = KUBE.parent / "support"
 
 
 def names(plane: Plane, namespace: str) -> set[str]:
@@ -94,7 +95,7 @@ def test_a_killed_test_run_leaves_no_program_behind(control_plane_programs: Path
     )
     runner = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "plane"), str(control_plane_programs)],
-        env={**os.environ, "PYTHONPATH": str(KUBE)},
+        env={**os.environ, "PYTHONPATH": f"{KUBE}{os.pathsep}{SUPPORT}"},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -113,7 +114,7 @@ def test_kube_up_twice_starts_one_and_kube_down_stops_it(control_plane_programs:
     def run(verb: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "controlplane.updown", verb, str(tmp_path / "kube")],
-            env={**os.environ, "PYTHONPATH": str(KUBE)},
+            env={**os.environ, "PYTHONPATH": f"{KUBE}{os.pathsep}{SUPPORT}"},
             capture_output=True,
             text=True,
             check=True,

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
 import secrets
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.component import Component, Probe
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from ports import LOOPBACK, free_ports
 
-LOOPBACK = "127.0.0.1"
-# Below the range from which the kernel takes the near ends of connections: none of those can take a port that was free.
-_PORTS = range(20_000, 32_000)
 # A hundred simulated nodes and a thousand objects: at the controllers' usual 20 requests a second, tests would wait.
 _CONTROLLER_QPS, _CONTROLLER_BURST = 300, 600
 # How long a Node may be silent before it is NotReady. Well above a renewal that a busy machine delays.
 NODE_GRACE_SECONDS = 20
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens, all different."""
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                continue
-        found.add(port)
-    return list(found)
 
 
 @dataclass(frozen=True, slots=True)
