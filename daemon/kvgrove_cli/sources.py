@@ -10,7 +10,7 @@ from pathlib import Path
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.manifests import Resources, identity
 from kvgrove_crds.model_version import ModelVersion
-from kvgrove_crds.sources import HostPathSource, PvcSource
+from kvgrove_crds.sources import HostPathSource, ModelSource, PvcSource
 from kvgrove_operator.plan import DesiredModel
 
 
@@ -30,7 +30,14 @@ def find_files(resources: Resources) -> Found:
     for item in resources.models:
         try:
             tokenizer = tokenizer_path(item)
-            models.append(DesiredModel(item, str(weights_path(item)), str(tokenizer) if tokenizer is not None else ""))
+            models.append(
+                DesiredModel(
+                    item,
+                    str(weights_path(item)),
+                    str(tokenizer) if tokenizer is not None else "",
+                    tuple(str(path) for path in adapter_paths(item)),
+                )
+            )
         except UsageProblem as problem:
             problems[identity(item)] = problem.message
     return Found(tuple(models), problems)
@@ -38,7 +45,15 @@ def find_files(resources: Resources) -> Found:
 
 def weights_path(model: ModelVersion) -> Path:
     """The directory of the weights; raises UsageProblem that names field and cure."""
-    source = model.spec.source
+    return _directory("spec.source", model.spec.source)
+
+
+def adapter_paths(model: ModelVersion) -> list[Path]:
+    """The directories of its adapters, in the spec's order."""
+    return [_directory(f"spec.adapters[{at}].source", adapter.source) for at, adapter in enumerate(model.spec.adapters)]
+
+
+def _directory(field: str, source: ModelSource) -> Path:
     if source.hugging_face is not None:
         from huggingface_hub import snapshot_download  # noqa: PLC0415 - most fleets do without, and it is slow to import
         from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
@@ -48,11 +63,11 @@ def weights_path(model: ModelVersion) -> Path:
             return Path(snapshot_download(repo, revision=revision, local_files_only=True))
         except LocalEntryNotFoundError:
             raise _refused(
-                "spec.source.huggingFace",
+                f"{field}.huggingFace",
                 f"{repo} at {revision[:12]} is not in the local Hugging Face cache; "
                 f"fetch it with `hf download {repo} --revision {revision}`, or use hostPath",
             ) from None
-    return _local("spec.source", source.host_path, source.pvc)
+    return _local(field, source.host_path, source.pvc)
 
 
 def tokenizer_path(model: ModelVersion) -> Path | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvgrove_daemon.cache.layout import as_dtype
 from kvgrove_daemon.cache.tiers.codec import as_codec, require_codec
+from kvgrove_daemon.engine.adapters import adapters_digest, open_adapters
 from kvgrove_daemon.engine.digests import weights_digest
 from kvgrove_daemon.engine.model_source import open_model
 from kvgrove_daemon.engine.runner import ModelRunner
@@ -30,6 +31,8 @@ class HostedModel:
     bundle: bytes
     bundle_digest: bytes
     inputs: GenerationInputs
+    adapters: dict[str, str]
+    """Name -> digest of what is merged into the weights."""
     fingerprint: bytes
     max_model_len: int
     max_batch: int
@@ -49,6 +52,7 @@ def load_model(
     ``chat_template``: overrides the model's own. ``default_dtype``: what ``auto`` means on this device.
     """
     source = open_model(Path(plan.path))
+    adapters = open_adapters(plan.adapters, digest_cache)
     dtype = default_dtype if plan.kv_dtype == "auto" else plan.kv_dtype
     layout = source.shape.layout(as_dtype(dtype), plan.block_size)
     codec = as_codec(plan.kv_codec)
@@ -59,6 +63,7 @@ def load_model(
         weights=weights_digest(source, digest_cache),
         tokenizer=tokenizer_digest(bundle),
         chat_template=chat_template_digest(bundle),
+        adapter=adapters_digest(adapters),
         kv_dtype=layout.dtype,
         block_size=layout.block_size,
         rope=source.shape.rope,
@@ -69,12 +74,13 @@ def load_model(
     longest = pool.arena.num_slots * layout.block_size
     return HostedModel(
         name=plan.name,
-        runner=ModelRunner.load(source, pool.arena),
+        runner=ModelRunner.load(source, pool.arena, adapters),
         pool=pool,
         tokenizer=tokenizer,
         bundle=bundle,
         bundle_digest=bundle_digest(bundle),
         inputs=inputs,
+        adapters={adapter.name: adapter.digest for adapter in adapters},
         fingerprint=fingerprint_of(layout, codec),
         max_model_len=min(plan.max_model_len or source.shape.max_context, source.shape.max_context, longest),
         max_batch=plan.max_batch,

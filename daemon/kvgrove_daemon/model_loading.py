@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kvgrove_daemon.model_host import HostedModel
-from kvgrove_protocol.control import ModelPlan, ModelReport
+from kvgrove_protocol.control import AdapterPlan, ModelPlan, ModelReport
 from kvgrove_protocol.errors import KvgroveError
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 5.0
 RETRY_MAX_S = 120.0
 
-Identity = tuple[str, str, str, bytes, str, str, int]
+Identity = tuple[str, str, str, bytes, str, str, int, tuple[AdapterPlan, ...]]
 
 
 def identity(plan: ModelPlan) -> Identity:
@@ -31,6 +31,7 @@ def identity(plan: ModelPlan) -> Identity:
         plan.kv_dtype,
         plan.kv_codec,
         plan.block_size,
+        tuple(plan.adapters),
     )
 
 
@@ -118,6 +119,7 @@ def _report(entry: _Entry) -> ModelReport:
             state="ready",
             inputs=model.inputs,
             tokenizer_bundle=model.bundle_digest,
+            adapters=model.adapters,
             layout=model.fingerprint,
             max_model_len=model.max_model_len,
         )

@@ -35,6 +35,17 @@ DAEMON, GATEWAY = "daemon", "gateway"
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
+class AdapterPlan(_Part, frozen=True, kw_only=True):
+    """A LoRA adapter to be merged into a model's weights."""
+
+    name: str
+    """For people; it is no part of any key."""
+    path: str
+    """Directory, as the member sees it."""
+    digest: str = ""
+    """Pinned content, ``sha256:<hex>``: a member that finds another serves nothing of the model; empty: any."""
+
+
 class ModelPlan(_Part, frozen=True, kw_only=True):
     """One ModelVersion that this node is to hold."""
 
@@ -43,6 +54,7 @@ class ModelPlan(_Part, frozen=True, kw_only=True):
     """Directory of the weights, as the member sees it."""
     tokenizer_path: str = ""
     """Directory of the tokenizer; empty: beside the weights."""
+    adapters: list[AdapterPlan] = []
     chat_template: bytes = b""
     """Digest of an overriding template's body; empty: the tokenizer's own."""
     kv_dtype: str = "auto"
@@ -218,6 +230,8 @@ class ModelReport(_Part, frozen=True, kw_only=True):
     inputs: GenerationInputs | None = None
     tokenizer_bundle: bytes = b""
     """Digest of the bundle that gateways fetch."""
+    adapters: dict[str, str] = {}
+    """Name -> digest of the adapters in the weights."""
     layout: bytes = b""
     max_model_len: int = 0
     code: str = ""

@@ -17,7 +17,7 @@ from kvgrove_operator.contents import body_digest
 from kvgrove_operator.observed import READY, Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_model
 from kvgrove_operator.plan_state import ModelState
-from kvgrove_protocol.control import ModelPlan, ModelReport
+from kvgrove_protocol.control import AdapterPlan, ModelPlan, ModelReport
 from kvgrove_protocol.identity import GenerationInputs, changed_fields, generation
 
 _PINS = ("weights", "tokenizer", "chat_template")
@@ -30,6 +30,8 @@ class DesiredModel:
     resource: ModelVersion
     path: str
     tokenizer_path: str = ""
+    adapter_paths: tuple[str, ...] = ()
+    """Of the spec's adapters, in its order."""
 
 
 @dataclass
@@ -143,8 +145,6 @@ def _unsupported(resource: ModelVersion) -> str | None:
     spec = resource.spec
     if spec.engine.type != "transformers":
         return f"spec.engine.type: {spec.engine.type} is not run by this release; use transformers"
-    if spec.adapters:
-        return "spec.adapters: adapters are not loaded by this release; merge them into the weights"
     if spec.rope is not None:
         return "spec.rope: overrides are not applied by this release; set them in the model's config.json"
     return None
@@ -162,6 +162,10 @@ def _plan(model: DesiredModel, template: bytes) -> ModelPlan:
         name=model.resource.name,
         path=model.path,
         tokenizer_path=model.tokenizer_path,
+        adapters=[
+            AdapterPlan(name=adapter.name, path=path, digest=adapter.digest or "")
+            for adapter, path in zip(spec.adapters, model.adapter_paths, strict=True)
+        ],
         chat_template=body_digest(template) if template else b"",
         kv_dtype=spec.kv_format.dtype,
         kv_codec=spec.kv_format.codec,

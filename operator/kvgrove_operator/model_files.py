@@ -20,18 +20,21 @@ Object = dict[str, Any]
 def desired_model(model: ModelVersion, model_root: str) -> DesiredModel:
     """``model`` with the paths of its files. ``model_root``: directory of every node."""
     source, tokenizer = model.spec.source, model.spec.tokenizer_from
-    if source.hugging_face is not None:
-        owner, _, name = source.hugging_face.repo.partition("/")
-        path = f"{model_root}/hub/models--{owner}--{name}/snapshots/{source.hugging_face.revision}"
-    else:
-        path = _path(source.host_path, source.pvc)
-    return DesiredModel(model, path, _path(tokenizer.host_path, tokenizer.pvc) if tokenizer is not None else "")
+    return DesiredModel(
+        model,
+        _directory(source, model_root),
+        _path(tokenizer.host_path, tokenizer.pvc) if tokenizer is not None else "",
+        tuple(_directory(adapter.source, model_root) for adapter in model.spec.adapters),
+    )
 
 
 def volumes_of(model: ModelVersion, model_root: str) -> dict[str, Object]:
     """Mount path -> the volume that daemons need for this model, beside the model root."""
     needed: dict[str, Object] = {}
-    sources: list[ModelSource | TokenizerSource] = [model.spec.source]
+    sources: list[ModelSource | TokenizerSource] = [
+        model.spec.source,
+        *(adapter.source for adapter in model.spec.adapters),
+    ]
     if model.spec.tokenizer_from is not None:
         sources.append(model.spec.tokenizer_from)
     for source in sources:
@@ -41,6 +44,13 @@ def volumes_of(model: ModelVersion, model_root: str) -> dict[str, Object]:
         elif source.host_path is not None and not _below(source.host_path.path, model_root):
             needed[source.host_path.path] = {"hostPath": {"path": source.host_path.path, "type": "Directory"}}
     return needed
+
+
+def _directory(source: ModelSource, model_root: str) -> str:
+    if source.hugging_face is not None:
+        owner, _, name = source.hugging_face.repo.partition("/")
+        return f"{model_root}/hub/models--{owner}--{name}/snapshots/{source.hugging_face.revision}"
+    return _path(source.host_path, source.pvc)
 
 
 def _path(host_path: HostPathSource | None, pvc: PvcSource | None) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from kvgrove_crds.conditions import MODEL_VERSION_CONDITIONS
 from kvgrove_crds.model_version import (
+    AdapterDigest,
     ModelVersion,
     ModelVersionStatus,
     ModelVersionSummary,
@@ -25,6 +26,7 @@ from kvgrove_protocol.identity import GenerationInputs
 Phase = Literal["Pending", "Loading", "Ready", "Degraded", "Failed", "Deleting"]
 
 _FAILED = "failed"
+_MISMATCH = "digest_mismatch"
 _CODES = {"unsupported_model": Reason.UNSUPPORTED_ARCHITECTURE, "missing_model": Reason.WEIGHTS_MISSING}
 _NAMED = 5
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
@@ -84,7 +86,7 @@ def compose(facts: ModelFacts) -> ModelVersionStatus:
         phase=_phase(facts, judged),
         conditions=conditions(MODEL_VERSION_CONDITIONS, judged, facts.before.conditions, generation, facts.now),
         generation=digest,
-        digests=_resolved(inputs) if inputs is not None else None,
+        digests=_resolved(facts, inputs) if inputs is not None else None,
         nodes=NodeCounts(
             desired=facts.desired,
             loaded=sum(report.state == READY for report in reports),
@@ -117,11 +119,18 @@ def unreadable(
     return before.model_copy(update={"observed_generation": generation, "phase": "Failed", "conditions": made})
 
 
-def _resolved(inputs: GenerationInputs) -> ResolvedDigests:
+def _resolved(facts: ModelFacts, inputs: GenerationInputs) -> ResolvedDigests:
     """A digest that a node spelt in another way than the status has is left out."""
     named = (inputs.weights, inputs.tokenizer, inputs.chat_template)
     weights, tokenizer, chat_template = (each if _DIGEST.fullmatch(each) else None for each in named)
-    return ResolvedDigests(weights=weights, tokenizer=tokenizer, chat_template=chat_template)
+    agreeing = (report for report in facts.nodes.values() if report is not None and report.inputs == inputs)
+    found = next((report.adapters for report in agreeing), None)
+    if found is None:  # nobody is there to say it again
+        held = facts.before.digests.adapters if facts.before.digests is not None else ()
+    else:
+        listed = ((adapter.name, found.get(adapter.name, "")) for adapter in facts.resource.spec.adapters)
+        held = tuple(AdapterDigest(name=name, digest=digest) for name, digest in listed if _DIGEST.fullmatch(digest))
+    return ResolvedDigests(weights=weights, tokenizer=tokenizer, chat_template=chat_template, adapters=held)
 
 
 def _judge(facts: ModelFacts) -> dict[str, Judgement]:
@@ -173,6 +182,9 @@ def _digests(facts: ModelFacts) -> Judgement:
     for problem in facts.problems:
         if problem.reason in (Reason.DIGESTS_DISAGREE, Reason.DIGEST_PIN_MISMATCH):
             return Judgement(False, problem.reason, problem.message)
+    for node, report in sorted(facts.failed.items()):
+        if report.code == _MISMATCH:
+            return Judgement(False, Reason.DIGEST_PIN_MISMATCH, f"{node}: {report.message}")
     if facts.plan is not None and facts.plan.generation:
         return Judgement(True, Reason.DIGESTS_AGREE)
     return Judgement(None, Reason.DIGESTS_PENDING)

@@ -45,7 +45,8 @@ def model(name: str = "m1", **spec: Any) -> DesiredModel:
         source="test",
     )
     assert isinstance(resource, ModelVersion)
-    return DesiredModel(resource, f"/models/{name}")
+    adapters = tuple(f"/adapters/{adapter.name}" for adapter in resource.spec.adapters)
+    return DesiredModel(resource, f"/models/{name}", adapter_paths=adapters)
 
 
 def namespace(name: str = "a", *, uid: str = "", model_name: str = "m1", **spec: Any) -> PromptCacheNamespace:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,13 +28,19 @@ _IMMATERIAL: Final = frozenset(
 
 def weights_digest(source: ModelSource, cache: Path) -> str:
     """``sha256:<hex>``. Reads all weights (about 1 GB/s) unless ``cache``, a directory, remembers them."""
-    memory = cache / "weights" / f"{hashlib.sha256(str(source.path.resolve()).encode()).hexdigest()[:32]}.json"
-    known = _read(memory)
-    files = {path.name: _remembered(known, path) or _hash(path) for path in source.weights}
-    _write(memory, {path.name: [*_stamp(path), files[path.name]] for path in source.weights})
+    files = file_digests(source.path, source.weights, cache)
     config = json.loads((source.path / "config.json").read_text(encoding="utf-8"))
     settings = json.dumps({k: v for k, v in config.items() if k not in _IMMATERIAL}, sort_keys=True)
     return f"sha256:{digest('weights', {'files': files, 'settings': settings}).hex()}"
+
+
+def file_digests(folder: Path, files: Iterable[Path], cache: Path) -> dict[str, str]:
+    """Name -> SHA-256 (hex) of ``files``, all in ``folder``. Those in ``cache`` with the same stamp are not read."""
+    memory = cache / "weights" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]}.json"
+    known = _read(memory)
+    stamped = {path.name: (_stamp(path), _remembered(known, path) or _hash(path)) for path in files}
+    _write(memory, {name: [*stamp, hashed] for name, (stamp, hashed) in stamped.items()})
+    return {name: hashed for name, (_, hashed) in stamped.items()}
 
 
 def _stamp(path: Path) -> list[int]:

@@ -15,6 +15,12 @@ class MissingModel(Terminal):
     code = "missing_model"
 
 
+class DigestMismatch(Terminal):
+    """The files are not those that the ModelVersion pins."""
+
+    code = "digest_mismatch"
+
+
 class BadRequest(Terminal):
     """A request the loop cannot run, whatever the load."""
 

@@ -9,6 +9,7 @@ Must not know: requests, scheduling, sampling, block keys.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from kvgrove_daemon.cache.arena import TORCH_DTYPES, Arena
+from kvgrove_daemon.engine.adapters import Adapter, merge
 from kvgrove_daemon.engine.attention import ATTENTION_NAME, PagedCache, StepContext, register
 from kvgrove_daemon.engine.errors import CacheNotAdvanced, UnsupportedModel
 from kvgrove_daemon.engine.families import ModelShape, shape_of
@@ -49,8 +51,11 @@ class ModelRunner:
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
     @classmethod
-    def load(cls, source: ModelSource, arena: Arena) -> ModelRunner:
-        """Read the weights (safetensors only) to the arena's device, in the dtype of its layout. Takes seconds."""
+    def load(cls, source: ModelSource, arena: Arena, adapters: Iterable[Adapter] = ()) -> ModelRunner:
+        """Read the weights (safetensors only) to the arena's device, in the dtype of its layout, ``adapters`` merged.
+
+        Takes seconds.
+        """
         register()
         disable_progress_bar()  # a daemon's stderr is its log
         model = AutoModelForCausalLM.from_pretrained(
@@ -60,7 +65,7 @@ class ModelRunner:
             local_files_only=True,
             use_safetensors=True,
         )
-        return cls(model.to(arena.pool.device), arena)
+        return cls(merge(model, adapters).to(arena.pool.device), arena)
 
     @torch.inference_mode()
     def step(self, batch: StepBatch) -> torch.Tensor:

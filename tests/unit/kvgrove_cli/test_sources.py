@@ -52,6 +52,15 @@ def test_a_volume_claim_needs_a_cluster() -> None:
         weights_path(model(source={"pvc": {"claimName": "weights"}}))
 
 
+def test_adapters_are_looked_for_like_models_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    def adapted(path: Path) -> ModelVersion:
+        return model(source=on_host(tmp_path), adapters=[{"name": "tone", "source": on_host(path)}])
+
+    assert find_files(Resources((adapted(tmp_path),))).models[0].adapter_paths == (str(tmp_path),)
+    problems = find_files(Resources((adapted(tmp_path / "x"),))).problems
+    assert "spec.adapters[0].source.hostPath.path" in problems["ModelVersion m"]
+
+
 def test_one_model_without_files_leaves_the_others(tmp_path: Path) -> None:
     found = find_files(
         Resources((model("good", source=on_host(tmp_path)), model("bad", source=on_host(tmp_path / "x"))))

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pools_rig import node_pools
 from tiny_models import cached_tiny_model
 
-from kvgrove_daemon.cache.arena import Arena, SharedMemoryArena
-from kvgrove_daemon.cache.layout import KVLayout
-from kvgrove_daemon.cache.segments import segment_name
 from kvgrove_daemon.cache.tiers.codec import CodecUnsupported
-from kvgrove_daemon.cache.tiers.workers import TierWorkers
-from kvgrove_daemon.event_log import EventLog
 from kvgrove_daemon.model_host import HostedModel, load_model
 from kvgrove_daemon.model_loading import identity
-from kvgrove_daemon.node_pools import NodePools, Surface
+from kvgrove_daemon.node_pools import NodePools
 from kvgrove_protocol.control import ModelPlan
-from kvgrove_protocol.events import HOST
 from kvgrove_protocol.identity import changed_fields
-
-
-def make_arena(_tier: str, layout: KVLayout, slots: int) -> Arena:
-    return SharedMemoryArena(layout, slots, segment_name(f"codec-models-{os.getpid()}", "0", 0))
 
 
 @pytest.fixture
 def pools(tmp_path: Path) -> Iterator[NodePools]:
-    workers = TierWorkers(lambda: None)
-    surface = Surface(
-        top=HOST,
-        make_arena=make_arena,
-        disk_dir=tmp_path / "disk",
-        workers=workers,
-        fresh=lambda _uid, _root: True,
-        clock=lambda: 0.0,
-        log=EventLog("0"),
-    )
-    pools = NodePools(surface)
-    yield pools
-    workers.close()
-    pools.close()
+    with node_pools(tmp_path) as pools:
+        yield pools
 
 
 def plan(codec: str) -> ModelPlan:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pools_rig import node_pools
 from tier_rig import LAYOUT, body_of
 
 from kvgrove_daemon.cache.arena import SharedMemoryArena
@@ -17,9 +18,7 @@ from kvgrove_daemon.cache.tiers.health import Health, HealthEvent, HealthState, 
 from kvgrove_daemon.cache.tiers.host import HostMedium
 from kvgrove_daemon.cache.tiers.medium import Facts, MediumCorrupt, MediumFailed
 from kvgrove_daemon.cache.tiers.slots import ClearedSlots
-from kvgrove_daemon.cache.tiers.workers import TierWorkers
-from kvgrove_daemon.event_log import EventLog
-from kvgrove_daemon.node_pools import NodePools, PoolTooSmall, PoolUnsupported, Surface
+from kvgrove_daemon.node_pools import NodePools, PoolTooSmall, PoolUnsupported
 from kvgrove_protocol.events import DEVICE, DISK, HOST
 
 MIB = 1 << 20
@@ -148,23 +147,8 @@ def test_host_memory_is_empty_after_an_erase(medium: HostMedium) -> None:
 
 @pytest.fixture
 def pools(tmp_path: Path) -> Iterator[NodePools]:
-    numbers = iter(range(100))
-    workers = TierWorkers(lambda: None)
-    surface = Surface(
-        top=HOST,
-        make_arena=lambda _tier, layout, count: SharedMemoryArena(
-            layout, count, f"kvgrove-node-pools-{os.getpid():x}-{next(numbers)}"
-        ),
-        disk_dir=tmp_path / "disk",
-        workers=workers,
-        fresh=lambda _uid, _root: True,
-        clock=lambda: 0.0,
-        log=EventLog("boot"),
-    )
-    made = NodePools(surface)
-    yield made
-    workers.close()
-    made.close()
+    with node_pools(tmp_path) as pools:
+        yield pools
 
 
 def test_on_a_node_without_a_gpu_the_pool_is_host_memory_and_the_disk_lies_below(pools: NodePools) -> None:

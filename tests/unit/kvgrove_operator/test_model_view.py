@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from planning_rig import INPUTS, Planning, model, namespace, ready
 
 from kvgrove_crds.conditions import MODEL_VERSION_CONDITIONS
@@ -70,6 +71,26 @@ def test_what_a_node_says_of_a_failure_is_passed_on_with_its_reason() -> None:
     assert verdicts(status)["Supported"] == ("False", "WeightsMissing")
     assert status.phase == "Failed"
     assert "no weights" in status.conditions[0].message
+
+
+PIN = f"sha256:{'a' * 64}"
+
+
+def test_digests_of_adapters_are_those_of_the_nodes_that_agree_and_stay_while_those_are_away() -> None:
+    resource = model(adapters=[{"name": "tone", "source": {"hostPath": {"path": "/x"}}}]).resource
+    adapted = msgspec.structs.replace(READY, adapters={"tone": PIN})
+    status = compose(facts(resource=resource, nodes={"node-0": adapted, "node-1": None}))
+    assert status.digests is not None
+    assert [(found.name, found.digest) for found in status.digests.adapters] == [("tone", PIN)]
+    later = compose(facts(resource=resource, before=status, nodes={"node-0": None}))
+    assert later.digests == status.digests
+
+
+def test_a_node_with_another_adapter_than_the_pinned_one_breaks_the_verdict_on_digests() -> None:
+    failed = ModelReport(name="m1", state="failed", code="digest_mismatch", message="correct the source or the pin")
+    status = compose(facts(nodes={"node-0": READY, "node-1": failed}))
+    assert verdicts(status)["DigestsVerified"] == ("False", "DigestPinMismatch")
+    assert verdicts(status)["Ready"] == ("False", "NodeFailed")
 
 
 def test_one_that_is_used_is_not_deleted_and_says_by_whom() -> None:

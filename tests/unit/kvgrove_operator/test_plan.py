@@ -270,7 +270,6 @@ def test_a_deleted_model_is_held_while_it_still_serves(planning: Planning) -> No
     ("spec", "field"),
     [
         ({"engine": {"type": "vllm"}}, "spec.engine.type"),
-        ({"adapters": [{"name": "x", "source": {"hostPath": {"path": "/x"}}}]}, "spec.adapters"),
         ({"rope": {"type": "linear", "factor": 2.0}}, "spec.rope"),
     ],
 )
@@ -279,6 +278,16 @@ def test_what_nodes_are_not_told_is_refused_not_ignored(planning: Planning, spec
     assert planned.models == ()
     assert planned.problems[0].reason is ConditionReason.UNSUPPORTED_FORMAT
     assert field in planned.problems[0].message
+
+
+def test_adapters_are_told_to_nodes_with_their_pins_and_places(planning: Planning) -> None:
+    pin = f"sha256:{'a' * 64}"
+    spec = [{"name": name, "source": {"hostPath": {"path": f"/x/{name}"}}, "digest": pin} for name in ("one", "two")]
+    told = planning(namespace(), models=(model(adapters=spec),)).models[0].adapters
+    assert [(adapter.name, adapter.path, adapter.digest) for adapter in told] == [
+        ("one", "/adapters/one", pin),
+        ("two", "/adapters/two", pin),
+    ]
 
 
 LOSSY = {"kvFormat": {"codec": "int8"}}

@@ -12,13 +12,19 @@ SETTINGS = DaemonSettings(control="tcp://operator:7400", model_root="/models")
 COMMIT = "1" * 40
 
 
-def model(name: str, source: dict[str, Any] | None = None, **engine: Any) -> ModelVersion:
+def model(
+    name: str, source: dict[str, Any] | None = None, adapters: list[dict[str, Any]] | None = None, **engine: Any
+) -> ModelVersion:
     parsed = parse_manifest(
         {
             "apiVersion": "kvgrove.dev/v1alpha1",
             "kind": "ModelVersion",
             "metadata": {"name": name, "uid": f"uid-{name}"},
-            "spec": {"source": source or {"hostPath": {"path": f"/models/{name}"}}, "engine": engine},
+            "spec": {
+                "source": source or {"hostPath": {"path": f"/models/{name}"}},
+                "adapters": adapters or [],
+                "engine": engine,
+            },
         },
         source="test",
     )
@@ -72,6 +78,19 @@ def test_only_what_is_not_below_the_model_root_needs_a_volume_of_its_own() -> No
     mounts = {mount["mountPath"] for mount in container(more)["volumeMounts"]}
     assert {"/data/v2", "/var/lib/kvgrove/volumes/weights"} <= mounts
     assert desired_model(claim, "/models").path == "/var/lib/kvgrove/volumes/weights/v3"
+
+
+def test_adapters_are_found_where_models_are_and_bring_their_volumes() -> None:
+    adapters = [
+        {"name": "hub", "source": {"huggingFace": {"repo": "owner/tone", "revision": COMMIT}}},
+        {"name": "claim", "source": {"pvc": {"claimName": "adapters", "path": "german"}}},
+    ]
+    adapted = model("v1", adapters=adapters)
+    hub, claim = desired_model(adapted, "/models").adapter_paths
+    assert hub == f"/models/hub/models--owner--tone/snapshots/{COMMIT}"
+    assert claim == "/var/lib/kvgrove/volumes/adapters/german"
+    (body,) = daemon_sets([adapted], "ops", SETTINGS).values()
+    assert "/var/lib/kvgrove/volumes/adapters" in {mount["mountPath"] for mount in container(body)["volumeMounts"]}
 
 
 def test_a_hugging_face_source_is_the_snapshot_of_its_commit() -> None:
