@@ -138,6 +138,20 @@ class ErasurePlan(_Part, frozen=True, kw_only=True):
     """Pseudonym of a user of a tenant (`identity.Contributor.user`); ``tenant`` is set with it."""
     document: str = ""
     """Name of a document, in all its versions."""
+    root: bytes = b""
+    """Shared realm of a generation that is not served any more: everything that was computed under it."""
+
+
+class GenerationPlan(_Part, frozen=True, kw_only=True):
+    """A generation that is served beside the one of `NamespacePlan.model`, over the same pools and never the same keys.
+
+    A conversation stays on the generation that holds its history for as long as that is planned.
+    """
+
+    model: str
+    """Name of its ModelPlan, which has a ``generation``."""
+    weight: int = 0
+    """Percent of new conversations that it takes; `NamespacePlan.model` takes the rest."""
 
 
 class NamespacePlan(_Part, frozen=True, kw_only=True):
@@ -147,6 +161,8 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     aliases: list[str] = []
     model: str
     """Name of the ModelPlan that serves now."""
+    generations: list[GenerationPlan] = []
+    """Others, side by side with it: of a rollout under way, or of one whose window is still open."""
     isolation: Isolation = Isolation.TENANT
     tenants: list[str] | None = None
     """None: every verified tenant. Empty: nobody."""
@@ -161,6 +177,10 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     prefixes: list[PrefixPlan] = []
     warm: list[str] = []
     """Names of the prefixes to keep warm."""
+    warm_chains: int = 0
+    """Hottest chains to compute for another generation too, where tokenizer and template are equal."""
+    warm_parallelism: int = 1
+    """Warm-up prefills at a time on one node."""
     quota: dict[str, QuotaPlan] = {}
     lease_seconds: float = 30.0
     fail_closed: bool = False
@@ -238,6 +258,30 @@ class ModelReport(_Part, frozen=True, kw_only=True):
     message: str = ""
 
 
+TTFT_BOUNDS_S = tuple(round(0.005 * 1.5**n, 6) for n in range(24))
+"""Upper bounds of the buckets in which gateways count times to first token, in seconds: 5 ms to 56 s."""
+
+
+class GenerationReport(_Part, frozen=True, kw_only=True):
+    """What a member knows of one generation of a namespace that has several: its presence says that it serves it.
+
+    Daemons tell how warm it is, gateways what they counted since they began.
+    """
+
+    generation: bytes
+    warm_ready: int = 0
+    warm_wanted: int = 0
+    warm_resolved: bool = False
+    """As in `NamespaceReport`."""
+    requests: int = 0
+    failed: int = 0
+    """Requests that ended by no fault of the caller, and without an answer."""
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    ttft: list[int] = []
+    """Requests by time to first token: below each of `TTFT_BOUNDS_S`, and the rest."""
+
+
 class NamespaceReport(_Part, frozen=True, kw_only=True):
     uid: str
     fence: Fence
@@ -251,6 +295,8 @@ class NamespaceReport(_Part, frozen=True, kw_only=True):
     """Epochs of the coming versions of documents that the two figures below are of."""
     coming_ready: int = 0
     coming_wanted: int = 0
+    generations: list[GenerationReport] = []
+    """Only where the plan has several of this namespace."""
     blocks: int = 0
     bytes: int = 0
     quota_ok: bool = True
