@@ -1,10 +1,12 @@
 """Each prompt token is reused or has exactly one miss reason, and the counts add up (I10).
 
-Pure: takes what the match found and what the history says, gives counts.
+Pure: takes what the match found and what the history says, gives the missed ranges; what a request is told are their
+sums, so an explanation and an account of the same state cannot differ.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvgrove_daemon.history import ReuseHistory, ZoneState
 from kvgrove_protocol.canonical import digest
@@ -21,6 +23,14 @@ class Zone:
     start: int
     end: int
     state: ZoneState
+
+
+class MissedRange(NamedTuple):
+    """Tokens ``start`` (inclusive) to ``end`` (exclusive) of a prompt that are computed, and why."""
+
+    start: int
+    end: int
+    reason: MissReason
 
 
 def reusable_limit(token_count: int, block_size: int) -> int:
@@ -59,7 +69,15 @@ def zones(spans: Sequence[Span], tokens: bytes, realm: RealmInputs, caller_tag: 
     return found
 
 
-def account(
+def account(missed: Sequence[MissedRange]) -> dict[MissReason, int]:
+    """Miss reason -> tokens; positive counts only."""
+    counts: dict[MissReason, int] = {}
+    for start, end, reason in missed:
+        counts[reason] = counts.get(reason, 0) + end - start
+    return counts
+
+
+def missed_ranges(
     *,
     token_count: int,
     reused: int,
@@ -69,13 +87,13 @@ def account(
     zone_list: Sequence[Zone],
     history: ReuseHistory,
     retokenised: range = range(0),
-) -> dict[MissReason, int]:
-    """Miss reason -> tokens, for the tokens from ``reused`` on. Positive counts only; they sum to the rest exactly.
+) -> list[MissedRange]:
+    """The tokens from ``reused`` on, in order and without gaps; neighbours of one reason are one range.
 
     ``keys``: of the prompt's full blocks. ``gone``: why the block of a key is no longer here, if it ever was.
     ``retokenised``: blocks of an answer that came back as other tokens (`answers.retokenised_blocks`).
     """
-    counts: dict[MissReason, int] = {}
+    ranges: list[MissedRange] = []
     limit = reusable_limit(token_count, block_size)
     for block in range(reused // block_size, limit // block_size):
         start = block * block_size
@@ -83,10 +101,17 @@ def account(
         if reason is None and block in retokenised:
             reason = MissReason.RETOKENISED
         reason = reason or _zone_reason(zone_list, start, start + block_size, history)
-        counts[reason] = counts.get(reason, 0) + block_size
-    if tail := token_count - max(limit, reused):
-        counts[MissReason.PARTIAL_BLOCK] = counts.get(MissReason.PARTIAL_BLOCK, 0) + tail
-    return counts
+        _append(ranges, MissedRange(start, start + block_size, reason))
+    if (begin := max(limit, reused)) < token_count:
+        _append(ranges, MissedRange(begin, token_count, MissReason.PARTIAL_BLOCK))
+    return ranges
+
+
+def _append(ranges: list[MissedRange], more: MissedRange) -> None:
+    if ranges and ranges[-1].reason is more.reason:
+        ranges[-1] = ranges[-1]._replace(end=more.end)
+    else:
+        ranges.append(more)
 
 
 def _zone_reason(zone_list: Sequence[Zone], start: int, end: int, history: ReuseHistory) -> MissReason:

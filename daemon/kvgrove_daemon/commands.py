@@ -23,6 +23,14 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Tell ``peer`` what one prompt would reuse here, and why not the rest."""
+
+    peer: bytes
+    request: Generate
+
+
+@dataclass(frozen=True)
 class Stop:
     """The caller of one request has gone."""
 
@@ -116,4 +124,4 @@ class Concluded:
     """A worker of the slower tiers has ended something: the core looks what."""
 
 
-Command = Start | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Erase | Restored | Concluded
+Command = Start | Look | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Erase | Restored | Concluded

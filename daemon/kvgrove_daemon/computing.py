@@ -5,7 +5,7 @@ Pure but for the build it is given. Must not know: other requests, gateways.
 
 import numpy as np
 
-from kvgrove_daemon.accounting import account
+from kvgrove_daemon.accounting import account, missed_ranges
 from kvgrove_daemon.active import Work
 from kvgrove_daemon.answers import Decode
 from kvgrove_daemon.cache.store import Build
@@ -38,7 +38,7 @@ def explain(work: Work, history: ReuseHistory) -> dict[MissReason, int]:
     if task.cold is not None:
         return {task.cold: task.prompt_tokens}
     store = task.model.pool.store
-    return account(
+    missed = missed_ranges(
         token_count=task.prompt_tokens,
         reused=work.reused_tokens,
         block_size=chain.block_size,
@@ -47,9 +47,10 @@ def explain(work: Work, history: ReuseHistory) -> dict[MissReason, int]:
         zone_list=work.zones,
         history=history,
         retokenised=history.answers.retokenised_blocks(
-            work.private_realm, chain, task.spans, work.reused_tokens // chain.block_size, _decoder(task.model)
+            work.private_realm, chain, task.spans, work.reused_tokens // chain.block_size, decoder(task.model)
         ),
     )
+    return account(missed)
 
 
 def remember(work: Work, history: ReuseHistory) -> None:
@@ -61,10 +62,11 @@ def remember(work: Work, history: ReuseHistory) -> None:
     said, stops = work.said, work.task.stop_token_ids
     if said and said[-1] in stops:
         said = said[:-1]
-    history.answers.record(work.private_realm, work.build.chain, pack_tokens(said), _decoder(work.task.model))
+    history.answers.record(work.private_realm, work.build.chain, pack_tokens(said), decoder(work.task.model))
 
 
-def _decoder(model: HostedModel) -> Decode:
+def decoder(model: HostedModel) -> Decode:
+    """How answers of ``model`` read."""
     return lambda ids: model.tokenizer.decode(unpack_tokens(ids))
 
 

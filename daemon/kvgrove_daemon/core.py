@@ -23,6 +23,7 @@ from kvgrove_daemon.commands import (
     Erase,
     Follow,
     Host,
+    Look,
     PeerLost,
     Restored,
     Start,
@@ -33,6 +34,7 @@ from kvgrove_daemon.commands import (
 )
 from kvgrove_daemon.engine.loop import EngineLoop, Finished
 from kvgrove_daemon.eraser import Eraser
+from kvgrove_daemon.explaining import Explainer
 from kvgrove_daemon.followers import Followers
 from kvgrove_daemon.namespaces import PlanProblem
 from kvgrove_daemon.node_pools import NodePools
@@ -107,6 +109,7 @@ class Core:
         self._runner = RequestRunner(
             around, engine, self._tiers, beacons=followers.beacons, limits=WaitLimits(), jitter=jitter
         )
+        self._explainer = Explainer(around, self._runner.models, self._runner.history, self._tiers.look)
         self._warmer = Warmer(around, self._runner)
         self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
         self._next_heartbeat = 0.0
@@ -165,6 +168,8 @@ class Core:
         match command:
             case Start():
                 self._runner.start(command)
+            case Look():
+                self._around.send(command.peer, self._explainer.answer(command.request))
             case Stop():
                 self._runner.stop(command.peer, command.request_id)
             case PeerLost():

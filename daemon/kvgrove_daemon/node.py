@@ -26,6 +26,7 @@ from kvgrove_daemon.commands import (
     Erase,
     Follow,
     Host,
+    Look,
     PeerLost,
     Start,
     Stop,
@@ -62,7 +63,7 @@ from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NodePlan, NodeReport
-from kvgrove_protocol.data import BundleRequest, Cancel, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
+from kvgrove_protocol.data import BundleRequest, Cancel, Explain, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.events import DEVICE, HOST
 
 log = logging.getLogger(__name__)
@@ -223,6 +224,9 @@ class Node:
             case Generate():
                 if not self._core.submit(Start(peer, message, boottime())):
                     self._socket.send(peer, QUEUE_FULL.to(message.request_id))
+            case Explain():
+                if not self._core.submit(Look(peer, message.request)):
+                    self._socket.send(peer, QUEUE_FULL.to(message.request.request_id))
             case Cancel():
                 self._submit(Stop(peer, message.request_id))
             case Subscribe():

@@ -15,6 +15,7 @@ from kvgrove_daemon.cache.index import BlockIndex
 from kvgrove_daemon.cache.store import BlockStore
 from kvgrove_daemon.cache.tiers.adopting import Terms
 from kvgrove_daemon.cache.tiers.restore import Below, Load, begin_load
+from kvgrove_daemon.cache.tiers.stack import Lying
 from kvgrove_daemon.commands import Restored
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
@@ -59,6 +60,10 @@ class NodeTiers:
         """See `Restorer`."""
         stack = self._pools.of_store(store).stack
         return stack.find(chain, matched, stop, prefill_tokens_per_s=self._rate())
+
+    def look(self, store: BlockStore, chain: Chain, matched: int, stop: int) -> Lying:
+        """What `find` would find now; nothing changes by it."""
+        return self._pools.of_store(store).stack.look(chain, matched, stop, prefill_tokens_per_s=self._rate())
 
     def start(self, request_id: str, restore: Restore, slots: Sequence[int]) -> None:
         """See `Restorer`."""

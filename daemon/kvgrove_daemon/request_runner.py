@@ -56,7 +56,7 @@ class RequestRunner:
         self._placer = Placer(around, self.flights, restorer, self._pace)
         self._room = WaitingRoom()
         self._woken: deque[Wake] = deque()
-        self._history = ReuseHistory()
+        self.history = ReuseHistory()
         self._replies = Replies(around)
         self.roster = Roster()
 
@@ -212,7 +212,7 @@ class RequestRunner:
 
     def _run(self, active: Active, work: Work) -> None:
         """Hand a placed request to the engine."""
-        work.missed = explain(work, self._history)
+        work.missed = explain(work, self.history)
         self._step(active, RequestEvent.RUN)
         self._replies.started(active, work)
         try:
@@ -245,7 +245,7 @@ class RequestRunner:
                 work.build.add_tokens([event.token_id])
                 self._replies.token(active, work, event)
             case Finished():
-                remember(work, self._history)
+                remember(work, self.history)
                 self._replies.finished(active, work, event.reason)
                 self._step(active, RequestEvent.FINISH)
             case Failed():

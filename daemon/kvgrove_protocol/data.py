@@ -65,6 +65,16 @@ class Generate(_Message, frozen=True, kw_only=True, tag="generate"):
     traceparent: str = ""
 
 
+class Explain(_Message, frozen=True, kw_only=True, tag="explain"):
+    """Ask what ``request`` would reuse here if it were sent now, and why not the rest. Nothing is computed or stored.
+
+    Answered by `Explained`, or by `Error` where the request would be refused. A node that does not know the message
+    drops it: whoever asks bounds the wait.
+    """
+
+    request: Generate
+
+
 class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
     """The caller has gone: free the node within one prefill chunk or decode step. Unknown ids are a no-op."""
 
@@ -144,6 +154,22 @@ class Error(_Message, frozen=True, kw_only=True, tag="error"):
     retryable: bool = False
 
 
+class ExplainedRange(msgspec.Struct, frozen=True, array_like=True):
+    """Prompt tokens ``start`` (inclusive) to ``end`` (exclusive): reused from ``tier``, or computed for ``reason``."""
+
+    start: int
+    end: int
+    tier: str = ""
+    reason: MissReason | None = None
+
+
+class Explained(_Message, frozen=True, kw_only=True, tag="explained"):
+    """``ranges`` tile the prompt, in order: each has a tier or a reason (I10)."""
+
+    request_id: str
+    ranges: list[ExplainedRange]
+
+
 class BundleChunk(_Message, frozen=True, kw_only=True, tag="bundle_chunk"):
     """Part ``chunk`` of ``chunks`` of a bundle; ``chunks`` 0 means: not here."""
 
@@ -159,8 +185,8 @@ class Pong(_Message, frozen=True, kw_only=True, tag="pong"):
 
 BUNDLE_CHUNK_BYTES = 1 << 20
 
-ToNode = ClientHello | Generate | Cancel | Subscribe | Unsubscribe | BundleRequest | Ping
-ToGateway = ServerHello | Started | Token | Done | Error | BundleChunk | Pong | EventBatch | SnapshotChunk
+ToNode = ClientHello | Generate | Explain | Cancel | Subscribe | Unsubscribe | BundleRequest | Ping
+ToGateway = ServerHello | Started | Token | Done | Error | Explained | BundleChunk | Pong | EventBatch | SnapshotChunk
 
 TO_NODE: Codec[ToNode] = Codec(ToNode)
 TO_GATEWAY: Codec[ToGateway] = Codec(ToGateway)

@@ -97,7 +97,7 @@ class RunnerRig:
         self.table = PlanTable(namespaces={"uid": HostedNamespace(self.namespace, named, {})})
         ticks = itertools.count()
         self.engine = EngineLoop(clock=lambda: next(ticks) * self.engine_seconds)
-        around = Surroundings(
+        self.around = around = Surroundings(
             table=lambda: self.table,
             lease_valid=lambda _uid: self.lease,
             send=self._hear,

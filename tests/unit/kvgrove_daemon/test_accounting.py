@@ -1,12 +1,13 @@
 """Every prompt token is reused or has one reason, and the counts add up (I10; COR-15, MET-02, MET-06)."""
 
 import struct
+from itertools import pairwise
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgrove_daemon.accounting import Zone, account, reusable_limit, zones
+from kvgrove_daemon.accounting import Zone, account, missed_ranges, reusable_limit, zones
 from kvgrove_daemon.history import ReuseHistory
 from kvgrove_protocol.chain import DocumentRef, Span, SpanKind
 from kvgrove_protocol.identity import Purge, RealmInputs
@@ -29,7 +30,7 @@ def zones_of(realm: RealmInputs = REALM, spans: list[Span] = SPANS, tag: bytes =
 
 
 def counts(history: ReuseHistory, zone_list: list[Zone], reused: int = 0, gone: dict[bytes, MissReason] | None = None):  # type: ignore[no-untyped-def]
-    return account(
+    ranges = missed_ranges(
         token_count=30,
         reused=reused,
         block_size=B,
@@ -38,6 +39,10 @@ def counts(history: ReuseHistory, zone_list: list[Zone], reused: int = 0, gone: 
         zone_list=zone_list,
         history=history,
     )
+    edges = [(reused, reused), *((each.start, each.end) for each in ranges)]
+    assert all(before[1] == after[0] for before, after in pairwise(edges)), "they tile the rest"
+    assert all(before.reason is not after.reason for before, after in pairwise(ranges))
+    return account(ranges)
 
 
 def remembering(zone_list: list[Zone]) -> ReuseHistory:

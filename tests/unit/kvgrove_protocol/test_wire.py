@@ -33,9 +33,13 @@ def test_messages_survive_the_wire() -> None:
     usage = data.Usage(prompt=3, reused=0, completion=1, missed={MissReason.NEW: 3})
     for message in (data.Done(request_id="r", finish_reason="stop", usage=usage), data.Started(
         request_id="r", reused=0, tier="host", missed={MissReason.PARTIAL_BLOCK: 3}
-    ), EventBatch("b", 0, [Stored(b"k" * 64)], NodeLoad(0, 0, 0.0, 0.0, 9))):  # fmt: skip
+    ), EventBatch("b", 0, [Stored(b"k" * 64)], NodeLoad(0, 0, 0.0, 0.0, 9)), data.Explained(
+        request_id="r", ranges=[data.ExplainedRange(0, 2, "host"), data.ExplainedRange(2, 3, reason=MissReason.NEW)]
+    )):  # fmt: skip
         assert data.TO_GATEWAY.decode(data.TO_GATEWAY.encode(message)) == message
     assert data.TO_NODE.decode(data.TO_NODE.encode(GENERATE)) == GENERATE
+    asked = data.Explain(request=GENERATE)
+    assert data.TO_NODE.decode(data.TO_NODE.encode(asked)) == asked
     plan = control.NodePlan(
         revision=control.Revision(1, 2),
         namespaces=[

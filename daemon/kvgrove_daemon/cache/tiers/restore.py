@@ -80,12 +80,7 @@ def weigh(
 ) -> Below:
     """Lease what is worth loading of ``spans``, which follow block ``first`` and each other."""
     end = spans[-1][2] if spans else first
-    worth = blocks_worth_loading(
-        [Found(stop - start, tier.speed.now) for tier, start, stop, _ in spans],
-        block_bytes=spans[0][0].body_bytes if spans else 0,
-        block_tokens=block_tokens,
-        prefill_tokens_per_s=prefill_tokens_per_s,
-    )
+    worth = worth_loading(spans, block_tokens=block_tokens, prefill_tokens_per_s=prefill_tokens_per_s)
     if first + worth < end and probes.overrule():
         worth = end - first
     parts = [
@@ -94,6 +89,16 @@ def weigh(
         if stop <= first + worth
     ]
     return Below(parts, first, end - first - worth, write)
+
+
+def worth_loading(spans: Sequence[Span], *, block_tokens: int, prefill_tokens_per_s: float) -> int:
+    """How many leading blocks of ``spans`` are loaded sooner than computed, by the rates measured so far."""
+    return blocks_worth_loading(
+        [Found(stop - start, tier.speed.now) for tier, start, stop, _ in spans],
+        block_bytes=spans[0][0].body_bytes if spans else 0,
+        block_tokens=block_tokens,
+        prefill_tokens_per_s=prefill_tokens_per_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

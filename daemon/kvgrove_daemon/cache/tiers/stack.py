@@ -9,6 +9,7 @@ Must not know: requests, plans, sockets, media.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,9 +23,19 @@ from kvgrove_daemon.cache.subjects import Subject
 from kvgrove_daemon.cache.tiers.break_even import Probes
 from kvgrove_daemon.cache.tiers.lower import LowerTier
 from kvgrove_daemon.cache.tiers.medium import Facts
-from kvgrove_daemon.cache.tiers.restore import Below, Span, weigh
+from kvgrove_daemon.cache.tiers.restore import Below, Span, weigh, worth_loading
 from kvgrove_daemon.cache.tiers.workers import Workers
 from kvgrove_daemon.cache.tiers.write_back import Above, Fresh, WriteBack
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """What lower tiers hold of one chain beyond the pool's match, in blocks."""
+
+    parts: Sequence[tuple[str, int, int]]
+    """Tier and the blocks ``[first, stop)`` that it adds, in order."""
+    worth_until: int
+    """Blocks below are loaded; computing those behind is quicker."""
 
 
 class TopTier:
@@ -119,6 +130,18 @@ class TierStack:
             prefill_tokens_per_s=prefill_tokens_per_s,
             probes=self._probes,
         )
+
+    def look(self, chain: Chain, matched: int, stop: int, *, prefill_tokens_per_s: float) -> Lying:
+        """What `find` would find now. Takes no lease, is no use of a block, and makes nobody its contributor."""
+        spans: list[Span] = []
+        at = matched
+        for tier in self.lower:
+            count, tail = tier.find(chain, stop)
+            if count > at:
+                spans.append((tier, at, count, tail))
+                at = count
+        worth = worth_loading(spans, block_tokens=chain.block_size, prefill_tokens_per_s=prefill_tokens_per_s)
+        return Lying([(tier.name, begin, end) for tier, begin, end, _ in spans], matched + worth)
 
     def drop(self, cause: RemovalCause, subject: Subject) -> list[Dropped]:
         """Drop the copies in all lower tiers, in their order; the pool's own blocks are `BlockStore.drop`'s.
