@@ -21,6 +21,8 @@ from kvgrove_gateway.auth import Identity, KeyRing
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat, ChatCall
 from kvgrove_gateway.errors import ApiError, Busy, Forbidden, NotFound, Unauthorized, Unavailable
+from kvgrove_gateway.explain.routes import ExplainRoutes
+from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.http import (
     JSON,
     ClientGone,
@@ -59,6 +61,7 @@ class Api:
         keys: KeyRing,
         board: PlanBoard,
         chat: Chat,
+        explainer: Explainer,
         health: Health,
         metrics: Metrics,
         refresh_metrics: Callable[[], None],
@@ -72,6 +75,7 @@ class Api:
         self._keys = keys
         self._board = board
         self._chat = chat
+        self._explainer = explainer
         self._health = health
         self._metrics = metrics
         self._refresh_metrics = refresh_metrics
@@ -86,6 +90,13 @@ class Api:
         app.add_api_route("/v1/chat/completions", self.chat_completions, methods=["POST"], response_class=Response)
         app.add_api_route("/v1/models", self.models, methods=["GET"], response_class=Response)
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"], response_class=Response)
+        ExplainRoutes(
+            self._explainer,
+            identify=self._identify,
+            admit=self._admit,
+            leave=self._leave,
+            body_bytes=self._limits.body_bytes,
+        ).add_to(app)
         app.add_api_route("/healthz", self.healthz, methods=["GET"], response_class=PlainTextResponse)
         app.add_api_route("/readyz", self.readyz, methods=["GET"], response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, methods=["GET"], response_class=PlainTextResponse)

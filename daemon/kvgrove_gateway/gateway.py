@@ -23,6 +23,7 @@ from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat
 from kvgrove_gateway.erasures import Erasures
 from kvgrove_gateway.errors import ApiError
+from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.namespaces import EMPTY, Directory
@@ -100,10 +101,19 @@ class Gateway:
             clock=time.perf_counter,
             explain_routes=settings.explain_routes,
         )
+        explainer = Explainer(
+            self._board,
+            preparation,
+            self._fleet,
+            self._threads,
+            lease_remaining=lambda uid: self._leases.remaining(uid, boottime()),
+            new_id=lambda: secrets.token_hex(12),
+        )
         api = Api(
             keys=self._keys,
             board=self._board,
             chat=chat,
+            explainer=explainer,
             health=self,
             metrics=self._metrics,
             refresh_metrics=self._refresh_metrics,

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterable
 from enum import Enum
 from random import Random
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -42,6 +43,8 @@ from kvgrove_protocol.data import (
     ClientHello,
     Done,
     Error,
+    Explain,
+    Explained,
     Generate,
     Ping,
     Pong,
@@ -115,6 +118,7 @@ class NodeLink:
         self._answers: dict[str, AnswerStream] = {}
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue(limits.node_send_queue)
         self._chunks: dict[tuple[bytes, int], asyncio.Future[BundleChunk]] = {}
+        self._explained: dict[str, asyncio.Future[Explained]] = {}
         self._heard = 0.0
         self._retired_at: float | None = None
 
@@ -164,6 +168,18 @@ class NodeLink:
                 self._post(Cancel(request_id=request_id))
             except NodeLost:
                 log.warning("node %s: the send queue is full, a cancel was dropped", self.name)
+
+    async def explain(self, request: Generate) -> Explained:
+        """What the node would do with ``request`` now. Raises NodeLost or NodeRefused; the caller bounds the wait."""
+        if self.state is not LinkState.READY:
+            raise NodeLost(f"node {self.name} is not connected")
+        self._post(Explain(request=request))
+        future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
+        self._explained[request.request_id] = future
+        try:
+            return await future
+        finally:
+            self._explained.pop(request.request_id, None)
 
     async def bundle(self, digest: bytes) -> bytes:
         """Bytes of a tokenizer bundle; raises NodeLost, also where the node has none. The caller bounds the wait."""
@@ -258,7 +274,9 @@ class NodeLink:
         for stream in answers.values():
             stream.fail(NodeLost(f"node {self.name}: {why}"))
         chunks, self._chunks = self._chunks, {}
-        for future in chunks.values():
+        explained, self._explained = self._explained, {}
+        waiting: list[asyncio.Future[Any]] = [*chunks.values(), *explained.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(NodeLost(f"node {self.name}: {why}"))
                 future.exception()  # seen, also where nobody waits any more
@@ -328,6 +346,10 @@ class NodeLink:
                 future = self._chunks.get((message.digest, message.chunk))
                 if future is not None and not future.done():
                     future.set_result(message)
+            case Explained():
+                asked = self._explained.get(message.request_id)
+                if asked is not None and not asked.done():
+                    asked.set_result(message)
             case Pong():
                 pass  # being heard was its purpose
 
@@ -355,10 +377,14 @@ class NodeLink:
     def _error(self, message: Error) -> None:
         if not message.request_id:
             raise SessionEnded(f"the node refused the link: {message.code}", code="refused")
+        refused = NodeRefused(message.code, message.message, retryable=message.retryable)
+        asked = self._explained.get(message.request_id)
+        if asked is not None and not asked.done():
+            asked.set_exception(refused)
         stream = self._answers.pop(message.request_id, None)
         if stream is not None:
             self.backlog.prefilled(message.request_id)
-            stream.fail(NodeRefused(message.code, message.message, retryable=message.retryable))
+            stream.fail(refused)
 
     def _follow(self, ask: Subscribe | None) -> None:
         if ask is not None:

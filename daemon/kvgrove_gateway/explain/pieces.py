@@ -1,0 +1,60 @@
+"""A prompt cut where its origin or its fate changes, each piece with its text. Pure.
+
+Text is cut where characters end: a character that a boundary runs through belongs to the piece in which it becomes
+whole, so the texts of a segment's pieces add up to the segment's text.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from kvgrove_gateway.explain.report import Piece
+from kvgrove_prompt.decoding import REPLACEMENT
+from kvgrove_prompt.prompt import Prompt, Segment
+from kvgrove_protocol.chain import SpanKind
+from kvgrove_protocol.data import ExplainedRange
+
+Decode = Callable[[Sequence[int]], str]
+
+_MESSAGE = re.compile(r"messages\[(\d+)\]")
+
+
+def pieces_of(prompt: Prompt, ranges: Sequence[ExplainedRange], decode: Decode) -> list[Piece]:
+    """``ranges`` tile the prompt; ``decode`` gives the text of ids, control tokens included."""
+    ids = prompt.ids
+    found: list[Piece] = []
+    for segment in prompt.segments:
+        inside = [each for each in ranges if each.start < segment.end and each.end > segment.start]
+        cuts = [segment.start, *(each.end for each in inside[:-1]), segment.end]
+        texts = _texts(ids, cuts, decode) if tells_text(segment) else [None] * len(inside)
+        for each, (start, end), text in zip(inside, pairwise(cuts), texts, strict=True):
+            found.append(
+                Piece(
+                    start=start,
+                    end=end,
+                    origin=segment.origin,
+                    message=message_of(segment.origin),
+                    tier=each.tier,
+                    reason=None if each.reason is None else each.reason.value,
+                    text=text,
+                )
+            )
+    return found
+
+
+def tells_text(segment: Segment) -> bool:
+    """Whether the caller sent this text, or everybody knows it: declared texts are told to nobody."""
+    return segment.kind in (SpanKind.TEMPLATE, SpanKind.PRIVATE)
+
+
+def message_of(origin: str) -> int | None:
+    """The message that an origin names."""
+    found = _MESSAGE.match(origin)
+    return None if found is None else int(found[1])
+
+
+def _texts(ids: Sequence[int], cuts: Sequence[int], decode: Decode) -> list[str | None]:
+    start = cuts[0]
+    whole = decode(ids[start : cuts[-1]])
+    ends = [len(decode(ids[start:cut]).rstrip(REPLACEMENT)) for cut in cuts[1:-1]]
+    return [whole[begin:end] for begin, end in pairwise([0, *ends, len(whole)])]
