@@ -1,4 +1,4 @@
-"""Explanations of a real fleet: what is explained is what then happens, and who is told of it (I2, I10, I12, PRO-09)."""
+"""Explanations of a real fleet: what is explained is what happens then, and who is told of it (I2, I10, PRO-09)."""
 
 from __future__ import annotations
 
