@@ -53,6 +53,8 @@ class Declarations:
         self._add, self._trouble, self._now = add, trouble, now
         self.declared: Declared | None = None
         """What was planned last; None: nothing has been yet, and nothing can be said."""
+        self.statuses: dict[str, PromptCacheNamespaceStatus] = {}
+        """API name -> the status that was composed last, of namespaces that have an object."""
 
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
@@ -60,16 +62,17 @@ class Declarations:
         path = paths.namespace(key.name)
         held = await self._kube.get(path)
         if held is None:
+            self.statuses.pop(key.name, None)
             return
         if is_deleting(held):
-            await self._erase(path, held)
+            await self._erase(key, path, held)
             return
         uid = held["metadata"]["uid"]
         before = _status(held, PromptCacheNamespaceStatus)
         facts = self._namespace_facts(uid, before)
         if facts is None:
             return  # not planned yet: planning adds its key
-        status = namespace_view.compose(facts)
+        self.statuses[key.name] = status = namespace_view.compose(facts)
         if status != before:
             await self._objects.write_status(path, held, status, before.conditions, status.conditions)
 
@@ -103,7 +106,7 @@ class Declarations:
             now=self._now(),
         )
 
-    async def _erase(self, path: str, held: Object) -> None:
+    async def _erase(self, key: Key, path: str, held: Object) -> None:
         """The deletion branch: it looks at nothing that the namespace refers to."""
         metadata = held["metadata"]
         uid, fleet = metadata["uid"], self._fleet
@@ -127,6 +130,7 @@ class Declarations:
             requested_at=datetime.fromisoformat(metadata["deletionTimestamp"]),
             now=self._now(),
         )
+        self.statuses[key.name] = status
         if status != before:
             announced = "ErasureVerified" if verdict.may_go else ""
             await self._objects.write_status(
@@ -135,6 +139,7 @@ class Declarations:
             held = await self._kube.get(path) or held
         if verdict.may_go:
             await self._objects.remove_finalizer(path, held)
+            self.statuses.pop(key.name, None)
 
     # -- models --------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ class Kind(StrEnum):
     """Everything that is declared: read it anew, and plan. One key."""
     WORKLOADS = "workloads"
     """The DaemonSets of all placements. One key."""
+    ALERTS = "alerts"
+    """The PrometheusRule with the thresholds of all namespaces. One key."""
     MEMBERS = "members"
     """Whether the Nodes and Pods of recorded members still exist. One key."""
     NAMESPACE = "namespace"
@@ -30,4 +32,5 @@ class Key:
 
 PLAN = Key(Kind.PLAN)
 WORKLOADS = Key(Kind.WORKLOADS)
+ALERTS = Key(Kind.ALERTS)
 MEMBERS = Key(Kind.MEMBERS)

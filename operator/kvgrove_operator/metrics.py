@@ -1,14 +1,17 @@
 """The operator's own figures for Prometheus, read from the counters of its parts when somebody asks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
 from kvgrove_link.clock import boottime
 from kvgrove_operator.fleet import Fleet
 from kvgrove_operator.keys import Key
+from kvgrove_operator.namespace_metrics import families
 from kvgrove_operator.objects import Objects
 from kvgrove_operator.work_queue import WorkQueue
 from kvgrove_operator.workers import Workers
@@ -16,10 +19,19 @@ from kvgrove_protocol.control import DAEMON, GATEWAY
 
 
 class OperatorMetrics(Collector):
-    """Labels are bounded: roles of members alone."""
+    """Labels are bounded: roles of members, namespaces of the plan, and closed lists."""
 
-    def __init__(self, fleet: Fleet, queue: WorkQueue[Key], workers: Workers, objects: Objects) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        queue: WorkQueue[Key],
+        workers: Workers,
+        objects: Objects,
+        statuses: Mapping[str, PromptCacheNamespaceStatus],
+    ) -> None:
+        """``statuses``: API name of each namespace -> its status; read anew at each scrape."""
         self._fleet, self._queue, self._workers, self._objects = fleet, queue, workers, objects
+        self._statuses = statuses
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -50,3 +62,4 @@ class OperatorMetrics(Collector):
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"kvgrove_operator_{name}", text, value=value)
+        yield from families({**self._statuses}, datetime.now(UTC))  # a copy: the loop writes it meanwhile

@@ -54,5 +54,9 @@ def leases(kube_namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/{_in(kube_namespace)}leases"
 
 
+def prometheus_rule(kube_namespace: str, name: str) -> str:
+    return f"/apis/monitoring.coreos.com/v1/{_in(kube_namespace)}prometheusrules/{name}"
+
+
 def _in(kube_namespace: str) -> str:
     return f"namespaces/{kube_namespace}/" if kube_namespace else ""

@@ -4,14 +4,16 @@ Nothing here depends on what happened before, and doing it twice changes nothing
 from pure modules, what is done is done by `fleet`, `objects` and `placements`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
 from kvgrove_operator import paths
+from kvgrove_operator.alert_rules import AlertRules
 from kvgrove_operator.declarations import Declarations
 from kvgrove_operator.declared import Declared, Reader
 from kvgrove_operator.fleet import Fleet
-from kvgrove_operator.keys import MEMBERS, PLAN, WORKLOADS, Key, Kind
+from kvgrove_operator.keys import ALERTS, MEMBERS, PLAN, WORKLOADS, Key, Kind
 from kvgrove_operator.kube import Kube
 from kvgrove_operator.objects import Objects, path_of
 from kvgrove_operator.placements import Placements
@@ -51,6 +53,7 @@ class Reconciler:
         self._kube, self._fleet, self._reader, self._settings = kube, fleet, reader, settings
         self._objects, self._add = objects, add
         self._placements = Placements(kube, settings)
+        self._alert_rules = AlertRules(kube, settings.own_namespace)
         self._declarations = Declarations(kube, fleet, objects, self._placements, add=add, trouble=trouble)
 
     async def reconcile(self, key: Key) -> None:
@@ -59,6 +62,8 @@ class Reconciler:
                 await self._plan()
             case Kind.WORKLOADS:
                 await self._workloads()
+            case Kind.ALERTS:
+                await self._alerts()
             case Kind.MEMBERS:
                 await self._members()
             case Kind.NAMESPACE:
@@ -71,7 +76,7 @@ class Reconciler:
     def everything(self) -> Iterator[Key]:
         """All keys there are, for a look at each whatever was heard."""
         self._reader.forget_config_maps()
-        yield from (PLAN, WORKLOADS, MEMBERS)
+        yield from (PLAN, WORKLOADS, ALERTS, MEMBERS)
         yield from self.statuses()
         yield from (Key(Kind.NODE, member) for member in self._fleet.recorded_members())
 
@@ -82,6 +87,11 @@ class Reconciler:
         names |= {resource.api_name for resource in declared.namespaces.values()}
         yield from (Key(Kind.NAMESPACE, name) for name in sorted(names))
         yield from (Key(Kind.MODEL, name) for name in sorted({*state.models, *declared.models, *declared.unreadable}))
+
+    @property
+    def namespace_statuses(self) -> Mapping[str, PromptCacheNamespaceStatus]:
+        """API name -> the status that was composed last."""
+        return self._declarations.statuses
 
     # -- everything declared -------------------------------------------------------------------------------------------
 
@@ -95,6 +105,7 @@ class Reconciler:
         if declared.unfinalized:
             self._add(PLAN)
         self._add(WORKLOADS)
+        self._add(ALERTS)
         for key in self.statuses() if before is None or before.problems != declared.problems else declared.news(before):
             self._add(key)
 
@@ -120,6 +131,11 @@ class Reconciler:
                 self._add(key)
         if not self._placements.settled(models):
             self._add(WORKLOADS, delay=_LOOK_AGAIN_SECONDS)
+
+    async def _alerts(self) -> None:
+        declared = self._declarations.declared
+        if declared is not None and self._settings.alert_thresholds:
+            await self._alert_rules.bring_about(declared.namespaces.values())
 
     async def _members(self) -> None:
         recorded = self._fleet.recorded_members()

@@ -6,6 +6,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_RIGHTS = {
+    "host-models": "access to the model root of their node: models come from volume claims",
+    "host-state": "access to the state root of their node: caches on disk end with the Pod",
+    "shared-memory": "shared memory of their own: pools have the runtime's 64 MiB",
+}
 _DNS_LABEL = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
@@ -25,6 +30,20 @@ class LeaderTimings:
 
 
 @dataclass(frozen=True)
+class DaemonRights:
+    """What a daemon's Pod may have that Pod Security `restricted` keeps from others. Without any it is restricted."""
+
+    host_models: bool = True
+    """The model root of its node, read only: without it models come from volume claims alone."""
+    host_state: bool = True
+    """The state root of its node: without it, caches on disk and all that was seen end with the Pod."""
+    shared_memory: bool = True
+    """``/dev/shm`` as large as memory: without it pools have the runtime's 64 MiB."""
+    user: int | None = None
+    """Numeric user of the process; 0 may write directories of the node that belong to root. None: the image's."""
+
+
+@dataclass(frozen=True)
 class DaemonSettings:
     """What the Pods of daemons are made of."""
 
@@ -38,6 +57,11 @@ class DaemonSettings:
     """Directory of every node with models and with the Hugging Face cache (``hub`` below it), mounted at that path."""
     state_root: str = "/var/lib/kvgrove/state"
     """Directory of every node for what a daemon must remember."""
+    metrics_port: int = 0
+    """Of the Prometheus endpoint on the Pod's address; 0: none."""
+    service_account: str = ""
+    """Empty: the namespace's default one. Daemons have no right in the cluster either way, and no token."""
+    rights: DaemonRights = DaemonRights()
 
 
 @dataclass(frozen=True)
@@ -55,6 +79,8 @@ class Settings:
     daemons: DaemonSettings = DaemonSettings()
     probes: tuple[str, int] | None = None
     metrics: tuple[str, int] | None = None
+    alert_thresholds: bool = False
+    """Whether to keep a PrometheusRule with the thresholds of ``spec.alerts``."""
     resync: float = 300.0
     """Seconds between two looks at everything, whatever was heard."""
     verbose: bool = False
@@ -110,6 +136,22 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--state-root", default=daemons.state_root, type=_directory, metavar="DIR", help="of every node, for daemons"
     )
     parser.add_argument(
+        "--daemon-metrics-port", default=0, type=_port, metavar="PORT", help="of daemons' metrics (default: none)"
+    )
+    parser.add_argument(
+        "--daemon-service-account", default="", metavar="NAME", help="of daemons' Pods (default: the namespace's own)"
+    )
+    parser.add_argument(
+        "--daemon-user", type=_user, metavar="UID", help="user of daemons' processes (default: the image's)"
+    )
+    for right, lost in _RIGHTS.items():
+        parser.add_argument(f"--without-{right}", action="store_true", help=f"daemons get no {lost}")
+    parser.add_argument(
+        "--alert-thresholds",
+        action="store_true",
+        help="keep a PrometheusRule with the thresholds of all namespaces in --own-namespace",
+    )
+    parser.add_argument(
         "--probes", type=_host_port, metavar="HOST:PORT", help="serve /healthz and /readyz here (default: nowhere)"
     )
     parser.add_argument(
@@ -144,9 +186,18 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
             control=found.advertise or default_control,
             model_root=found.model_root,
             state_root=found.state_root,
+            metrics_port=found.daemon_metrics_port,
+            service_account=found.daemon_service_account,
+            rights=DaemonRights(
+                host_models=not found.without_host_models,
+                host_state=not found.without_host_state,
+                shared_memory=not found.without_shared_memory,
+                user=found.daemon_user,
+            ),
         ),
         probes=found.probes,
         metrics=found.metrics,
+        alert_thresholds=found.alert_thresholds,
         resync=found.resync,
         verbose=found.verbose,
     )
@@ -172,6 +223,18 @@ def _positive(text: str) -> float:
     if not 0 < value < 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0, at most a day")
     return value
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give 1 to 65535, or 0 for none")
+    return int(text)
+
+
+def _user(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no numeric user: give 0 for root, or the UID of another")
+    return int(text)
 
 
 def _directory(text: str) -> str:

@@ -7,7 +7,7 @@ replaced when somebody deletes them (``OnDelete``): a changed template must not 
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kvgrove_crds.base import API_VERSION
@@ -22,6 +22,10 @@ PLACEMENT: Final = "kvgrove.dev/placement"
 SELECTOR: Final = f"{COMPONENT}=daemon,app.kubernetes.io/managed-by=kvgrove-operator"
 STATE: Final = "/var/lib/kvgrove/state"
 """Where a daemon keeps its state in its container."""
+SCRATCH: Final = "/var/lib/kvgrove/scratch"
+"""What libraries of it write beside that; it ends with the Pod."""
+METRICS_PORT: Final = "metrics"
+"""Name of the port that is scraped."""
 
 _GRACE_SECONDS = 60
 
@@ -58,22 +62,9 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
     engine = models[0].spec.engine
     own = {PLACEMENT: placement, COMPONENT: "daemon"}
     labels = {**own, "app.kubernetes.io/name": "kvgrove", "app.kubernetes.io/managed-by": "kvgrove-operator"}
-    needed: dict[str, Object] = {}
-    for model in models:
-        needed |= volumes_of(model, settings.model_root)
-    volumes = [
-        {"name": "models", "hostPath": {"path": settings.model_root, "type": "Directory"}},
-        {"name": "state", "hostPath": {"path": settings.state_root, "type": "DirectoryOrCreate"}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        *({"name": f"source-{_short(path)}", **volume} for path, volume in sorted(needed.items())),
-    ]
-    mounts = [
-        {"name": "models", "mountPath": settings.model_root, "readOnly": True},
-        {"name": "state", "mountPath": STATE},
-        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pool is shared memory
-        *({"name": f"source-{_short(path)}", "mountPath": path, "readOnly": True} for path in sorted(needed)),
-    ]
-    container = {
+    files = [*_own_files(settings), *_files_of(models, settings.model_root)]
+    metrics, user = settings.metrics_port, settings.rights.user
+    container: Object = {
         "name": "daemon",
         "image": engine.image or settings.image,
         "command": [*settings.command],
@@ -83,26 +74,42 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
             *("--listen", settings.listen),
             *("--state-dir", STATE),
             *("--pod-uid", "$(POD_UID)"),
+            *(("--metrics", f"$(POD_IP):{metrics}") if metrics else ()),
             *engine.args,
         ],
         "env": [
             _field("NODE_NAME", "spec.nodeName"),
             _field("POD_IP", "status.podIP"),
             _field("POD_UID", "metadata.uid"),
+            {"name": "HOME", "value": SCRATCH},
+            {"name": "TMPDIR", "value": SCRATCH},
             {"name": "HF_HUB_OFFLINE", "value": "1"},  # a node serves what is there, and fetches nothing on its own
         ],
         "resources": engine.resources.model_dump(mode="json", by_alias=True),
-        "volumeMounts": mounts,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [mount for _, mount in files],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
     }
+    if metrics:
+        container["ports"] = [{"name": METRICS_PORT, "containerPort": metrics}]
     pod: Object = {
         "containers": [container],
-        "volumes": volumes,
+        "volumes": [volume for volume, _ in files],
+        "securityContext": {
+            "seccompProfile": {"type": "RuntimeDefault"},
+            **({} if user is None else {"runAsUser": user, "runAsGroup": user, "runAsNonRoot": user != 0}),
+            **({"fsGroup": user} if user else {}),
+        },
         "nodeSelector": {"kubernetes.io/os": "linux", **engine.node_selector},
         "tolerations": [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations],
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
         "automountServiceAccountToken": False,
     }
+    if settings.service_account:
+        pod["serviceAccountName"] = settings.service_account
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -118,6 +125,32 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
+
+
+def _own_files(settings: DaemonSettings) -> Iterator[tuple[Object, Object]]:
+    """Volumes and where they are mounted, of what every daemon needs."""
+    rights, host = settings.rights, settings.state_root
+    state = {"hostPath": {"path": host, "type": "DirectoryOrCreate"}} if rights.host_state else {"emptyDir": {}}
+    yield {"name": "state", **state}, {"name": "state", "mountPath": STATE}
+    yield {"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": SCRATCH}
+    if rights.shared_memory:  # the pool is shared memory
+        yield {"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
+    if rights.host_models:
+        root = {"path": settings.model_root, "type": "Directory"}
+        yield (
+            {"name": "models", "hostPath": root},
+            {"name": "models", "mountPath": settings.model_root, "readOnly": True},
+        )
+
+
+def _files_of(models: Iterable[ModelVersion], model_root: str) -> Iterator[tuple[Object, Object]]:
+    """The same of what the models need beside the model root."""
+    needed: dict[str, Object] = {}
+    for model in models:
+        needed |= volumes_of(model, model_root)
+    for path, volume in sorted(needed.items()):
+        name = f"source-{_short(path)}"
+        yield {"name": name, **volume}, {"name": name, "mountPath": path, "readOnly": True}
 
 
 def nodes_of(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:

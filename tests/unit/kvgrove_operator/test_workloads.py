@@ -1,11 +1,12 @@
 """DaemonSets from ModelVersions: one for each placement."""
 
+from dataclasses import replace
 from typing import Any
 
 from kvgrove_crds.manifests import parse_manifest
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_operator.model_files import desired_model
-from kvgrove_operator.settings import DaemonSettings
+from kvgrove_operator.settings import DaemonRights, DaemonSettings
 from kvgrove_operator.workloads import PLACEMENT, daemon_sets, nodes_of
 
 SETTINGS = DaemonSettings(control="tcp://operator:7400", model_root="/models")
@@ -71,7 +72,12 @@ def test_the_daemon_is_named_after_its_node_and_dials_the_operator() -> None:
 
 def test_only_what_is_not_below_the_model_root_needs_a_volume_of_its_own() -> None:
     (below,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
-    assert {volume["name"] for volume in below["spec"]["template"]["spec"]["volumes"]} == {"models", "state", "shm"}
+    assert {volume["name"] for volume in below["spec"]["template"]["spec"]["volumes"]} == {
+        "models",
+        "state",
+        "shm",
+        "scratch",
+    }
     elsewhere = model("v2", {"hostPath": {"path": "/data/v2"}})
     claim = model("v3", {"pvc": {"claimName": "weights", "path": "v3"}})
     (more,) = daemon_sets([elsewhere, claim], "ops", SETTINGS).values()
@@ -104,3 +110,35 @@ def test_nodes_are_those_of_pods_that_are_not_over() -> None:
         return {"metadata": {"labels": labels}, "spec": {"nodeName": node}, "status": {"phase": phase}}
 
     assert nodes_of([pod("a"), pod("b", "Failed"), pod(""), pod("c", "Pending")]) == {"p": frozenset({"a", "c"})}
+
+
+def test_each_right_that_is_switched_off_is_gone_and_the_rest_is_restricted_in_any_case() -> None:
+    (given,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
+    rights = DaemonRights(host_models=False, host_state=False, shared_memory=False, user=65532)
+    (bare,) = daemon_sets([model("v1")], "ops", replace(SETTINGS, rights=rights)).values()
+    kinds = [
+        {
+            volume["name"]: next(kind for kind in volume if kind != "name")
+            for volume in each["spec"]["template"]["spec"]["volumes"]
+        }
+        for each in (given, bare)
+    ]
+    assert kinds[0] == {"models": "hostPath", "state": "hostPath", "shm": "emptyDir", "scratch": "emptyDir"}
+    assert kinds[1] == {"state": "emptyDir", "scratch": "emptyDir"}
+    pod = bare["spec"]["template"]["spec"]["securityContext"]
+    assert pod["runAsNonRoot"]
+    assert pod["fsGroup"] == 65532
+    for each in (given, bare):
+        assert container(each)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+        assert each["spec"]["template"]["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_metrics_are_served_on_the_pods_own_address_under_a_named_port() -> None:
+    (body,) = daemon_sets([model("v1")], "ops", replace(SETTINGS, metrics_port=7402)).values()
+    arguments = container(body)["args"]
+    assert arguments[arguments.index("--metrics") + 1] == "$(POD_IP):7402"
+    assert container(body)["ports"] == [{"name": "metrics", "containerPort": 7402}]

