@@ -66,9 +66,10 @@ def admit(request: Generate, table: PlanTable, *, lease_valid: bool) -> Admissio
     ``lease_valid``: whether this node holds a freshness lease for the namespace at this moment.
     """
     namespace = table.namespaces.get(request.namespace_uid)
-    if namespace is None or namespace.realm is None:
+    if namespace is None or next(namespace.served(), None) is None:
         return _refuse("not_ready", "this node does not serve the namespace (yet)", retryable=True)
-    if namespace.realm.generation != request.generation:
+    namespace = namespace.under(request.generation)
+    if namespace is None:
         return _refuse("stale_fence", "the namespace is on another generation: resolve it anew", retryable=True)
     if not admits_caller(namespace, request.caller):
         return _refuse("forbidden", "the namespace's access rule does not admit this caller")

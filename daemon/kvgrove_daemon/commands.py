@@ -7,7 +7,7 @@ from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.erase_orders import EraseOrder
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.quotas import RoomPlan
-from kvgrove_daemon.warmup import WarmTarget
+from kvgrove_daemon.warmup import Served, WarmTarget
 from kvgrove_protocol.data import Generate
 from kvgrove_protocol.fence import Fence
 
@@ -74,7 +74,6 @@ class Unhost:
 class WarmFence:
     """Of the plan that a warm set belongs to."""
 
-    generation: bytes
     fence: Fence
     coming: tuple[int, ...]
     """Epochs of the versions of documents that are not in force yet."""
@@ -87,8 +86,8 @@ class Warm:
     targets: Sequence[WarmTarget]
     rooms: Mapping[str, RoomPlan]
     """By namespace UID."""
-    fences: Mapping[str, WarmFence]
-    """Namespace UID -> what its targets were resolved under, also where there are none."""
+    fences: Mapping[Served, WarmFence]
+    """What the targets of each namespace by each generation were resolved under, also where there are none."""
 
 
 @dataclass(frozen=True)

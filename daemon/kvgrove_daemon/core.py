@@ -45,6 +45,7 @@ from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.waiting_room import WaitLimits
 from kvgrove_daemon.warm_set import Warmth
 from kvgrove_daemon.warmer import Warmer
+from kvgrove_daemon.warmup import Served
 from kvgrove_protocol.events import NodeLoad
 from kvgrove_protocol.receipts import Receipt
 
@@ -61,9 +62,9 @@ MOST_RELIEVED_BETWEEN_STEPS = 64
 class Published:
     """A copy of the core's figures for other threads, made between steps."""
 
-    warmth: Mapping[str, Warmth] = field(default_factory=dict)
-    warm_fences: Mapping[str, WarmFence] = field(default_factory=dict)
-    """Namespace UID -> what its warm set was resolved under."""
+    warmth: Mapping[Served, Warmth] = field(default_factory=dict)
+    warm_fences: Mapping[Served, WarmFence] = field(default_factory=dict)
+    """What each warm set was resolved under."""
     usage: Mapping[str, Usage] = field(default_factory=dict)
     receipts: Sequence[Receipt] = ()
     """How far everything is that the plan wants erased; unsigned."""
@@ -113,7 +114,7 @@ class Core:
         self._warmer = Warmer(around, self._runner)
         self._thread = threading.Thread(target=self._main, name="kvgrove-core", daemon=True)
         self._next_heartbeat = 0.0
-        self._warm_fences: Mapping[str, WarmFence] = {}
+        self._warm_fences: Mapping[Served, WarmFence] = {}
         self._quota_problems: Mapping[str, PlanProblem] = {}
         self.published = Published()
 

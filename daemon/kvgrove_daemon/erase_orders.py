@@ -56,7 +56,7 @@ def _part(namespace: NamespacePlan, erasure: ErasurePlan) -> EraseOrder:
     return EraseOrder(
         namespace.uid,
         erasure.id,
-        Subject(namespace=namespace.uid, document=erasure.document or None, contributor=who),
+        Subject(namespace.uid, erasure.root or None, erasure.document or None, who),
         namespace.secret,
         namespace.former_secret,
     )

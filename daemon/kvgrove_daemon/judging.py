@@ -82,7 +82,6 @@ def is_fresh(task: Task, table: PlanTable, *, lease_valid: bool) -> bool:
     return (
         lease_valid
         and namespace is not None
-        and namespace.realm is not None
-        and namespace.realm.generation == task.model.generation
+        and namespace.under(task.model.generation) is not None
         and namespace.plan.fence == task.fence
     )

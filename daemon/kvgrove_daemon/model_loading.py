@@ -93,9 +93,10 @@ class ModelLoading:
             self._changed()
             return
 
-    def model(self, name: str) -> HostedModel | None:
-        """The loaded model of that name."""
-        return next((entry.model for entry in self._entries.values() if entry.plan.name == name), None)
+    def by_generation(self, generation: bytes) -> HostedModel | None:
+        """A loaded model of that generation."""
+        models = (entry.model for entry in self._entries.values())
+        return next((model for model in models if model is not None and model.generation == generation), None)
 
     def by_bundle(self, digest: bytes) -> HostedModel | None:
         """The loaded model whose tokenizer bundle has this digest."""

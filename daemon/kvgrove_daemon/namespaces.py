@@ -5,7 +5,7 @@ admission afterwards, in any thread, sees the new fence, and the acknowledgement
 Must not know: sockets, engines, blocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -21,6 +21,28 @@ class HostedNamespace:
     plan: NamespacePlan
     model: ModelPlan | None
     documents: Mapping[str, DocumentPlan]
+    others: tuple[ModelPlan, ...] = ()
+    """Models of the other generations that serve it side by side; only those that are named."""
+
+    def served(self) -> Iterator["HostedNamespace"]:
+        """The namespace as each of its named generations serves it, the one of ``model`` first."""
+        if self.realm is not None:
+            yield self
+        for model in self.others:
+            yield replace(self, model=model, others=())
+
+    def under(self, generation: bytes) -> "HostedNamespace | None":
+        """The namespace as that generation serves it; None: it does not."""
+        return next((each for each in self.served() if each.generation == generation), None)
+
+    def roots(self) -> frozenset[bytes]:
+        """Shared realms under which its blocks may be read."""
+        return frozenset(each.realm.shared_realm() for each in self.served() if each.realm is not None)
+
+    @property
+    def generation(self) -> bytes:
+        """Empty until the planner has named it."""
+        return self.model.generation if self.model is not None else b""
 
     @property
     def realm(self) -> RealmInputs | None:
@@ -83,11 +105,26 @@ class PlanTable:
                     f"({epochs_seen[planned.uid]}): the planner must go above it",
                 )
                 if held is not None:
-                    namespaces[planned.uid] = replace(held, model=models.get(held.plan.model))
+                    namespaces[planned.uid] = replace(
+                        held, model=models.get(held.plan.model), others=_others(held.plan, models)
+                    )
                 continue
             namespaces[planned.uid] = HostedNamespace(
                 plan=planned,
                 model=models.get(planned.model),
                 documents={document.name: document for document in planned.documents},
+                others=_others(planned, models),
             )
         return PlanTable(plan.revision, models, namespaces, problems, model_problems)
+
+
+def _others(plan: NamespacePlan, models: Mapping[str, ModelPlan]) -> tuple[ModelPlan, ...]:
+    """Each generation once: two models of one generation are the same to whoever asks."""
+    known = {models[plan.model].generation} if plan.model in models else set()
+    found: list[ModelPlan] = []
+    for beside in plan.generations:
+        model = models.get(beside.model)
+        if model is not None and model.generation and model.generation not in known:
+            known.add(model.generation)
+            found.append(model)
+    return tuple(found)

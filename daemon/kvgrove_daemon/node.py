@@ -149,7 +149,7 @@ class Node:
         )
         self._bodies = BodyStore(self._link.fetch, max_bytes=BODIES_BYTES, timeout_s=BODY_FETCH_S)
         self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._on_models_changed)
-        self._warm = WarmResolving(lambda: self._table, self._models.model, self._bodies, self._submit)
+        self._warm = WarmResolving(lambda: self._table, self._models.by_generation, self._bodies, self._submit)
         around = Surroundings(
             table=lambda: self._table,
             lease_valid=lambda uid: self._leases.valid(uid, boottime()),
@@ -309,9 +309,9 @@ class Node:
     def _is_current(self, uid: str, root: bytes) -> bool:
         """Whether blocks of a namespace under ``root`` may be listed now: asked before a slower tier does."""
         namespace = self._table.namespaces.get(uid)
-        if namespace is None or (realm := namespace.realm) is None or not self._leases.valid(uid, boottime()):
+        if namespace is None or not self._leases.valid(uid, boottime()):
             return False
-        return realm.shared_realm() == root
+        return root in namespace.roots()
 
     def _on_loaded(self, model: HostedModel) -> None:
         self._submit(Host(model))
@@ -327,6 +327,8 @@ class Node:
 
     def _on_unloaded(self, model: HostedModel) -> None:
         self._submit(Unhost(model.generation))
+        if (twin := self._models.by_generation(model.generation)) is not None:
+            self._submit(Host(twin))  # the same generation under another name serves on
 
 
 def _erasures(namespace: HostedNamespace) -> frozenset[str]:

@@ -131,10 +131,10 @@ class NodeTiers:
             terms: dict[str, Terms] = {}
             for uid, namespace in table.namespaces.items():
                 found = _terms(namespace)
-                if found is None or uid not in leased or (realm := namespace.realm) is None:
+                if found is None or uid not in leased:
                     continue
-                model = models.get(realm.generation)
-                if model is not None and model.pool is pool:
+                hosted = (models.get(each.generation) for each in namespace.served())
+                if any(model is not None and model.pool is pool for model in hosted):
                     terms[uid] = found
             pool.adoption.keep(terms)
 
@@ -172,13 +172,13 @@ def _keys(indexes: Iterable[BlockIndex]) -> Iterator[bytes]:
 
 def _terms(namespace: HostedNamespace) -> Terms | None:
     """Under which its blocks may be read; None while nothing of it may be."""
-    plan, realm = namespace.plan, namespace.realm
-    if realm is None or not plan.secret:
+    plan, roots = namespace.plan, namespace.roots()
+    if not roots or not plan.secret:
         return None
     return Terms(
         secret=plan.secret,
         former=plan.former_secret,
-        root=realm.shared_realm(),
+        roots=roots,
         documents=frozenset(readable_versions(namespace)),
         ttl_s=plan.ttl.seconds,
     )

@@ -14,16 +14,16 @@ from kvgrove_daemon.quotas import RoomPlan
 def reclaims(old: PlanTable, new: PlanTable) -> list[Drop]:
     """Blocks that no request can reach any more: of moved roots, changed or withdrawn documents.
 
-    A namespace that moved to another generation keeps the blocks of the old one: a rollback will want them. One that
-    is gone is erased (`erase_orders`).
+    A generation that is not served any more keeps its blocks until the plan has them erased, which gives a receipt, as
+    for a namespace that is gone (`erase_orders`).
     """
     drops: list[Drop] = []
     for uid, before in old.namespaces.items():
         after = new.namespaces.get(uid)
         if after is None:
             continue
-        if before.realm is not None and _root_epoch(before) != _root_epoch(after):
-            drops.append(Drop(RemovalCause.VERSION, uid, root=before.realm.shared_realm()))
+        if _root_epoch(before) != _root_epoch(after):
+            drops += [Drop(RemovalCause.VERSION, uid, root=root) for root in sorted(before.roots())]
             continue
         readable = readable_versions(after)
         drops += [

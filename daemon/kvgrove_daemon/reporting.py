@@ -11,7 +11,7 @@ from kvgrove_daemon.commands import WarmFence
 from kvgrove_daemon.core import Published
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.warm_set import Warmth
-from kvgrove_protocol.control import NamespaceReport
+from kvgrove_protocol.control import GenerationReport, NamespaceReport
 from kvgrove_protocol.errors import KvgroveError
 from kvgrove_protocol.fence import Fence
 
@@ -32,8 +32,7 @@ class NodeState:
 
 def warm_fence(namespace: HostedNamespace) -> WarmFence:
     """What a warm set of this namespace is resolved under."""
-    generation = namespace.realm.generation if namespace.realm is not None else b""
-    return WarmFence(generation, namespace.plan.fence, tuple(each.epoch for each in namespace.plan.coming))
+    return WarmFence(namespace.plan.fence, tuple(each.epoch for each in namespace.plan.coming))
 
 
 def namespace_reports(state: NodeState) -> list[NamespaceReport]:
@@ -53,10 +52,11 @@ def namespace_reports(state: NodeState) -> list[NamespaceReport]:
 
 def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> NamespaceReport:
     published = state.published
-    warmth, usage = published.warmth.get(uid, Warmth()), published.usage.get(uid)
+    served = uid, namespace.generation
+    warmth, usage = published.warmth.get(served, Warmth()), published.usage.get(uid)
     quota_problem = published.quota_problems.get(uid)
     problem = state.table.problems.get(uid) or state.warm_problems.get(uid) or quota_problem
-    resolved = namespace.realm is not None and published.warm_fences.get(uid) == warm_fence(namespace)
+    resolved = namespace.realm is not None and published.warm_fences.get(served) == warm_fence(namespace)
     return NamespaceReport(
         uid=uid,
         fence=namespace.plan.fence,
@@ -67,9 +67,21 @@ def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> Namespa
         coming=[each.epoch for each in namespace.plan.coming] if resolved else [],
         coming_ready=warmth.coming_ready,
         coming_wanted=warmth.coming_wanted,
+        generations=[_generation(uid, each, published) for each in namespace.served()] if namespace.others else [],
         blocks=usage.blocks if usage is not None else 0,
         bytes=usage.bytes if usage is not None else 0,
         quota_ok=quota_problem is None,
         code=problem.code if problem is not None else "",
         message=problem.message if problem is not None else "",
+    )
+
+
+def _generation(uid: str, namespace: HostedNamespace, published: Published) -> GenerationReport:
+    served = uid, namespace.generation
+    warmth = published.warmth.get(served, Warmth())
+    return GenerationReport(
+        generation=namespace.generation,
+        warm_ready=warmth.ready,
+        warm_wanted=warmth.wanted,
+        warm_resolved=published.warm_fences.get(served) == warm_fence(namespace),
     )

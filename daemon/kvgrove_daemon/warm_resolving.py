@@ -13,7 +13,7 @@ from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.plan_effects import rooms
 from kvgrove_daemon.reporting import warm_fence
-from kvgrove_daemon.warmup import WarmTarget, wanted_bodies, warm_targets
+from kvgrove_daemon.warmup import Served, WarmTarget, wanted_bodies, warm_targets
 from kvgrove_link.body_store import BodyStore
 from kvgrove_protocol.errors import KvgroveError, Retryable, Terminal
 
@@ -28,11 +28,11 @@ class WarmResolving:
     def __init__(
         self,
         table: Callable[[], PlanTable],
-        model: Callable[[str], HostedModel | None],
+        model: Callable[[bytes], HostedModel | None],
         bodies: BodyStore,
         submit: Callable[[Warm], None],
     ) -> None:
-        """``model``: a ModelPlan's name -> the model, once it is loaded here."""
+        """``model``: a generation -> its model, once it is loaded here."""
         self._table = table
         self._model = model
         self._bodies = bodies
@@ -56,20 +56,22 @@ class WarmResolving:
         templates = {model.chat_template for model in table.models.values() if model.chat_template}
         self._bodies.retain(templates.union(*wanted.values()))
         targets: list[WarmTarget] = []
-        fences: dict[str, WarmFence] = {}
+        fences: dict[Served, WarmFence] = {}
         problems: dict[str, KvgroveError] = {}
         for uid, namespace in table.namespaces.items():
-            if namespace.realm is None or (model := self._model(namespace.plan.model)) is None:
-                continue
-            try:
-                targets += await self._targets(namespace, model, wanted[uid])
-            except Retryable as error:
-                log.warning("warm-up of %s waits: %s", namespace.plan.name, error)
-                asyncio.get_running_loop().call_later(RETRY_S, self._news.set)
-                continue
-            except Terminal as error:
-                problems[uid] = error
-            fences[uid] = warm_fence(namespace)
+            for served in namespace.served():
+                model = self._model(served.generation)
+                if model is None:
+                    continue
+                try:
+                    targets += await self._targets(served, model, wanted[uid])
+                except Retryable as error:
+                    log.warning("warm-up of %s waits: %s", namespace.plan.name, error)
+                    asyncio.get_running_loop().call_later(RETRY_S, self._news.set)
+                    continue
+                except Terminal as error:
+                    problems[uid] = error
+                fences[uid, served.generation] = warm_fence(namespace)
         self.problems = problems
         self._submit(Warm(targets, rooms(table), fences))
 

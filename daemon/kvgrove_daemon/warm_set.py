@@ -8,7 +8,7 @@ does not make the node compute for ever (I11).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kvgrove_daemon.warmup import WarmTarget
+from kvgrove_daemon.warmup import Served, WarmTarget
 
 RETRY_S = 5.0
 RETRY_MAX_S = 300.0
@@ -48,26 +48,26 @@ class WarmSet:
     """
 
     ready_blocks: Callable[[WarmTarget], int]
-    _entries: dict[tuple[str, str, bool], _Entry] = field(default_factory=dict)
+    _entries: dict[tuple[Served, str, bool], _Entry] = field(default_factory=dict)
 
     def replace(self, targets: Iterable[WarmTarget]) -> None:
         """Keep what is still wanted as it is, take up what is new, forget the rest."""
-        entries: dict[tuple[str, str, bool], _Entry] = {}
+        entries: dict[tuple[Served, str, bool], _Entry] = {}
         for target in targets:
-            name = (target.namespace_uid, target.prefix, target.coming)
+            name = (target.served, target.prefix, target.coming)
             held = self._entries.get(name)
             entries[name] = held if held is not None and held.target == target else _Entry(target)
         self._entries = entries
 
-    def measure(self) -> Mapping[str, Warmth]:
-        """Namespace UID -> warmth, from the cache as it is now."""
-        totals: dict[str, Warmth] = {}
+    def measure(self) -> Mapping[Served, Warmth]:
+        """Warmth of each namespace by each generation, from the cache as it is now."""
+        totals: dict[Served, Warmth] = {}
         for entry in self._entries.values():
             entry.ready = self.ready_blocks(entry.target)
             if entry.ready == entry.target.blocks:
                 entry.attempts = 0  # if it gives way to pressure later, it is warmed again without delay
-            uid = entry.target.namespace_uid
-            totals[uid] = totals.get(uid, Warmth()).plus(entry.target, entry.ready)
+            served = entry.target.served
+            totals[served] = totals.get(served, Warmth()).plus(entry.target, entry.ready)
         return totals
 
     def next(self, now: float, allowed: Callable[[WarmTarget], bool]) -> WarmTarget | None:

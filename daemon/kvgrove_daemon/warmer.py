@@ -14,7 +14,7 @@ from kvgrove_daemon.prompts import CachedPrompt, cached_prompt, chain_of
 from kvgrove_daemon.request_runner import RequestRunner
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_daemon.warm_set import WarmSet, Warmth
-from kvgrove_daemon.warmup import WarmTarget
+from kvgrove_daemon.warmup import Served, WarmTarget
 from kvgrove_protocol.chain import TOKEN_BYTES
 from kvgrove_protocol.data import Sampling
 from kvgrove_protocol.identity import Caller
@@ -31,8 +31,8 @@ class Warmer:
         self._runner = runner
         self.targets = WarmSet(self._ready_blocks)
 
-    def warmth(self) -> Mapping[str, Warmth]:
-        """Namespace UID -> READY and wanted blocks, from the cache as it is now."""
+    def warmth(self) -> Mapping[Served, Warmth]:
+        """READY and wanted blocks of each namespace by each generation, from the cache as it is now."""
         return self.targets.measure()
 
     def next(self) -> None:
@@ -43,11 +43,10 @@ class Warmer:
 
     def _home(self, target: WarmTarget) -> tuple[HostedNamespace, HostedModel] | None:
         """Where ``target`` belongs, if it is what the plan in force wants and this node may store for it now."""
-        namespace = self._around.table().namespaces.get(target.namespace_uid)
+        hosted = self._around.table().namespaces.get(target.namespace_uid)
+        namespace = hosted.under(target.generation) if hosted is not None else None
         model = self._runner.models.usable.get(target.generation)
-        if namespace is None or namespace.realm is None or model is None or namespace.plan.suspended:
-            return None
-        if (namespace.realm.generation, namespace.plan.fence) != (target.generation, target.fence):
+        if namespace is None or model is None or namespace.plan.suspended or namespace.plan.fence != target.fence:
             return None
         return (namespace, model) if self._around.lease_valid(target.namespace_uid) else None
 

@@ -14,6 +14,9 @@ from kvgrove_protocol.chain import TOKEN_BYTES, Span
 from kvgrove_protocol.control import DocumentPlan, PrefixPlan
 from kvgrove_protocol.fence import Fence
 
+Served = tuple[str, bytes]
+"""Namespace UID, and the generation that serves it."""
+
 
 @dataclass(frozen=True)
 class WarmTarget:
@@ -30,6 +33,10 @@ class WarmTarget:
     blocks: int
     """How many blocks ``tokens`` fill."""
 
+    @property
+    def served(self) -> Served:
+        return self.namespace_uid, self.generation
+
 
 def wanted_bodies(namespace: HostedNamespace) -> set[bytes]:
     """Digests of the texts that this namespace's warm set needs."""
@@ -41,6 +48,8 @@ def warm_targets(
     namespace: HostedNamespace, tokenizer: PromptTokenizer, block_size: int, texts: Mapping[bytes, str]
 ) -> list[WarmTarget]:
     """One target for each assembly whose texts are all here and that fills at least one block.
+
+    ``namespace``: as one of its generations serves it.
 
     A prefix has two assemblies while a next version of one of its documents waits to be warm.
     """

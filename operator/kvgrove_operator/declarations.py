@@ -28,6 +28,7 @@ from kvgrove_operator.model_view import ModelFacts
 from kvgrove_operator.namespace_facts import NamespaceFacts
 from kvgrove_operator.objects import FINALIZER, Objects, is_deleting
 from kvgrove_operator.placements import Placements
+from kvgrove_operator.plan import models_of
 from kvgrove_operator.plan_problems import PlanProblem, model_object, namespace_object
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.work_queue import Trouble
@@ -182,7 +183,7 @@ class Declarations:
             if view.report is not None
         }
         users = {each.api_name for each in fleet.desired.namespaces if each.spec.model_version_ref.name == name} | {
-            held.name for held in fleet.state.namespaces.values() if held.model == name
+            held.name for held in fleet.state.namespaces.values() if name in models_of(held)
         }
         return ModelFacts(
             resource=model,

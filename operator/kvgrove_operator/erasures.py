@@ -2,7 +2,8 @@
 
 An entry of ``spec.privacy.erasures`` becomes an erasure the first time it is seen, and stays one until there is
 evidence from every holder, also where the entry is removed meanwhile: half of it is erased already. Entries are known
-by name and selector; the same entry again is no new erasure.
+by name and selector; the same entry again is no new erasure. What was computed under a generation that is not served
+any more is erased in the same way, once for each time that it is given up; nobody has to ask for it.
 
 =========  ==========================================================================================================
 stage      what holds
@@ -18,10 +19,12 @@ under way later erasures wait for their own: an extent that is wrapped anew alre
 A new erasure raises the document revision of the fence, so that what gateways assembled before is refused and what
 nodes are computing is not stored. That component, because the salts of engines that know nothing of ours change with it
 (`identity.cache_salt`), while no key of a surviving block does; the purge counter would cut off everybody, and who may
-use the namespace (the access revision) has not changed.
+use the namespace (the access revision) has not changed. A generation that is given up needs none of that: requests name
+theirs, so from the very plan on that omits it nothing is admitted under it, and nothing of it is stored.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -29,10 +32,21 @@ from msgspec.structs import replace
 from kvgrove_crds.namespace_access import ErasureSpec
 from kvgrove_operator.plan_state import ErasureState, Mint, NamespaceState, Proof, Stage
 from kvgrove_protocol.control import ErasurePlan
-from kvgrove_protocol.identity import contributor
+from kvgrove_protocol.identity import contributor, short
 
 Selector = tuple[bytes, bytes, str]
 """Pseudonyms of tenant and user, and document: what an entry means, whatever it is called."""
+
+_GENERATIONS_KEPT = 2
+"""Erasures of generations that are done and still shown with their proof."""
+
+
+@dataclass(frozen=True)
+class Retired:
+    """A generation that the plan gives up, and the shared realm that roots its blocks."""
+
+    generation: bytes
+    root: bytes
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,23 @@ class Erasures:
         """What members are to be told."""
         return [each.plan for each in self.entries if each.stage is not Stage.DONE]
 
+    def sealed(self, retired: Iterable[Retired], mint: Mint) -> "Erasures":
+        """With the generations that are given up by the same planning, and the rewrap that is due begun.
+
+        Mints a secret for the rewrap, and a nonce for the id of each new erasure.
+        """
+        entries, epoch = list(self.entries), self.epoch
+        for given_up in retired:
+            epoch += 1
+            told = ErasurePlan(id=mint.nonce().hex(), epoch=epoch, root=given_up.root)
+            name = f"generation {short(given_up.generation)}"
+            entries.append(ErasureState(name=name, plan=told, stage=Stage.WAITING, generation=given_up.generation))
+        stages = {each.stage for each in entries}
+        if Stage.WAITING not in stages or Stage.CURRENT in stages:
+            return dataclasses.replace(self, entries=tuple(entries), epoch=epoch)
+        begun = (replace(each, stage=Stage.CURRENT) if each.stage is Stage.WAITING else each for each in entries)
+        return Erasures(tuple(begun), epoch, mint.secret(), self.secret, self.added)
+
 
 def erasures(
     declared: Sequence[ErasureSpec],
@@ -59,9 +90,10 @@ def erasures(
     proofs: Mapping[str, Proof],
     mint: Mint,
 ) -> Erasures:
-    """What follows ``before``. ``proofs``: erasure id -> how its holders stand to it, of those under way.
+    """What follows ``before``, yet to be `sealed`. ``proofs``: erasure id -> how its holders stand to it, of those
+    under way.
 
-    Mints a secret where there is none and for each rewrap, a nonce for the id of each new erasure.
+    Mints a secret where there is none, a nonce for the id of each new erasure.
     """
     entries = list(before.erasures) if before is not None else []
     secret, former = (before.secret, before.former_secret) if before is not None else (b"", b"")
@@ -71,7 +103,10 @@ def erasures(
         entries = [_done(each, proofs) for each in entries]
         former = b""
     wanted = {(each.name, _selector(each, pseudonym_key)): each for each in declared}
-    entries = [each for each in entries if each.stage is not Stage.DONE or _key(each) in wanted]
+    shown = {each.plan.id for each in [each for each in entries if each.generation][-_GENERATIONS_KEPT:]}
+    entries = [
+        each for each in entries if each.stage is not Stage.DONE or _key(each) in wanted or each.plan.id in shown
+    ]
     known = {_key(each) for each in entries}
     epoch = before.erasure_epoch if before is not None else 0
     new = [key for key in wanted if key not in known]
@@ -79,10 +114,6 @@ def erasures(
         epoch += 1
         told = ErasurePlan(id=mint.nonce().hex(), epoch=epoch, tenant=tenant, user=user, document=document)
         entries.append(ErasureState(name=name, plan=told, stage=Stage.WAITING))
-    stages = {each.stage for each in entries}
-    if Stage.WAITING in stages and Stage.CURRENT not in stages:
-        entries = [replace(each, stage=Stage.CURRENT) if each.stage is Stage.WAITING else each for each in entries]
-        secret, former = mint.secret(), secret
     return Erasures(tuple(entries), epoch, secret, former, bool(new))
 
 

@@ -46,6 +46,10 @@ class Models:
         """Whether the model has a generation."""
         return name in self.states and bool(self.states[name].plan.generation)
 
+    def generation_of(self, name: str) -> bytes:
+        """Empty where it has none."""
+        return self.states[name].plan.generation if name in self.states else b""
+
     def ready_everywhere(self, name: str, observed: Observed) -> bool:
         """Whether every daemon has the model ready under the generation that is named."""
         if not self.named(name) or not observed.daemons:

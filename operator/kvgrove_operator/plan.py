@@ -45,12 +45,8 @@ class Planned:
     bodies: Mapping[bytes, bytes] = field(repr=False)
     """Digest -> text, of all that the plan names. Pass it to the next planning as ``kept``."""
     problems: tuple[PlanProblem, ...]
-
-    @property
-    def due(self) -> float | None:
-        """When time alone will change the plan (Unix seconds); None: never."""
-        deadlines = (each.deadline for state in self.state.namespaces.values() for each in state.coming.values())
-        return min(deadlines, default=None)
+    due: float | None
+    """When time alone may change the plan (Unix seconds); None: never."""
 
     def issued(self) -> dict[str, Issued]:
         """What the ledger of members has to know of this plan."""
@@ -93,21 +89,24 @@ def plan(
     """
     namespaces = {_uid(resource): resource for resource in sorted(desired.namespaces, key=lambda item: item.api_name)}
     known = state.removed | state.namespaces
-    serving = sorted({known[uid].model for uid in namespaces if uid in known} - {""})
+    serving = sorted({name for uid in namespaces if uid in known for name in models_of(known[uid])})
     models = plan_models(desired.models, state.models, serving, observed, kept)
     around = Surroundings(models, claim(namespaces, state.namespaces), observed, kept, mint, now)
     states: dict[str, NamespaceState] = {}
     plans: list[NamespacePlan] = []
     bodies = dict(models.bodies)
     problems = list(models.problems)
+    times: list[float] = []
     for uid, resource in namespaces.items():
         result = plan_namespace(uid, resource, known.get(uid), around, returned=uid in state.removed)
         states[uid] = result.state
         bodies |= result.bodies
         problems += result.problems
+        times += [result.due] if result.due is not None else []
         if result.plan is not None:
             plans.append(result.plan)
-    in_use = {resource.resource.name for resource in desired.models} | {held.model for held in states.values()}
+    in_use = {resource.resource.name for resource in desired.models}
+    in_use |= {name for held in states.values() for name in models_of(held)}
     held_models = {name: models.states[name] for name in sorted(models.states) if name in in_use}
     removed = _removed(state, namespaces, observed)
     return Planned(
@@ -117,7 +116,14 @@ def plan(
         erase_uids=tuple(sorted(removed)),
         bodies=bodies,
         problems=tuple(problems),
+        due=min(times, default=None),
     )
+
+
+def models_of(held: NamespaceState) -> set[str]:
+    """ModelVersions by which a namespace is served, or was and may be again: they must be held."""
+    targets = held.rollout.targets if held.rollout is not None else ()
+    return {held.model, *(each.model for each in targets)} - {""}
 
 
 def _removed(

@@ -15,14 +15,15 @@ from kvgrove_operator.aliases import AliasClaims
 from kvgrove_operator.coming import ComingRules
 from kvgrove_operator.contents import contents
 from kvgrove_operator.epochs import UNSEEN, access, purge
-from kvgrove_operator.erasures import erasures
+from kvgrove_operator.erasures import Retired, erasures
 from kvgrove_operator.generations import Models
 from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_namespace
 from kvgrove_operator.plan_state import Mint, NamespaceState
-from kvgrove_operator.serving import serving
+from kvgrove_operator.serving import serving, warm_chains
 from kvgrove_protocol.control import EvictionPlan, NamespacePlan, QuotaPlan, TtlPlan
-from kvgrove_protocol.identity import Isolation
+from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.identity import Isolation, RealmInputs
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class PlannedNamespace:
     plan: NamespacePlan | None
     """None: no model has ever been there to serve it."""
     bodies: Mapping[bytes, bytes]
+    due: float | None
+    """When time alone may change the plan (Unix seconds)."""
     problems: tuple[PlanProblem, ...]
 
 
@@ -64,8 +67,12 @@ def plan_namespace(
         cut=before is None or purged != before.purge or who.revision != before.access_revision,
     )
     pseudonym_key = before.pseudonym_key if before is not None and before.pseudonym_key else around.mint.secret()
-    erased = erasures(spec.privacy.erasures, before, pseudonym_key, around.observed.proofs, around.mint)
-    texts = contents(spec, before, around.kept, rules, seen=seen.documents, raised=erased.added)
+    asked = erasures(spec.privacy.erasures, before, pseudonym_key, around.observed.proofs, around.mint)
+    texts = contents(spec, before, around.kept, rules, seen=seen.documents, raised=asked.added)
+    fence = Fence(purge=purged.counter, documents=texts.revision, access=who.revision)
+    chosen = serving(resource, before, around.models, around.observed, uid=uid, fence=fence, now=around.now)
+    retired = [_retired(uid, each, before) for each in chosen.retired] if before is not None else []
+    erased = asked.sealed(retired, around.mint)
     problems += [
         of_namespace(
             name,
@@ -83,7 +90,6 @@ def plan_namespace(
         )
         for alias in refused
     ]
-    chosen = serving(resource, before.model if before is not None else "", around.models, around.observed)
     problems += chosen.problems
     suspended = spec.suspend or chosen.cold
     state = NamespaceState(
@@ -100,20 +106,24 @@ def plan_namespace(
         access=who.digest,
         aliases=granted,
         model=chosen.model,
+        rollout=chosen.rollout,
         secret=erased.secret,
         former_secret=erased.former_secret,
         pseudonym_key=pseudonym_key,
         erasures=erased.entries,
         erasure_epoch=erased.epoch,
     )
+    times = [chosen.due, *(each.deadline for each in texts.coming.values())]
+    due = min((each for each in times if each is not None), default=None)
     if not state.model:
-        return PlannedNamespace(state, None, texts.bodies, tuple(problems))
+        return PlannedNamespace(state, None, texts.bodies, due, tuple(problems))
     warm = [*texts.prefixes] if spec.warmup.prefixes is None else list(spec.warmup.prefixes)
     plan = NamespacePlan(
         uid=uid,
         name=name,
         aliases=[*granted],
         model=state.model,
+        generations=chosen.beside,
         isolation=Isolation(spec.isolation),
         tenants=[*spec.access.tenants] if spec.access.tenants is not None else None,
         scopes=[*spec.access.scopes],
@@ -124,6 +134,8 @@ def plan_namespace(
         coming=texts.coming_plans(),
         prefixes=texts.prefix_plans(),
         warm=[] if suspended else [prefix for prefix in warm if prefix in texts.prefixes],
+        warm_chains=0 if suspended else warm_chains(spec, chosen),
+        warm_parallelism=spec.warmup.parallelism,
         quota=_quota({"device": spec.quota.device, "host": spec.quota.host, "disk": spec.quota.disk}),
         lease_seconds=spec.freshness.lease.seconds,
         fail_closed=spec.freshness.on_control_plane_loss == "FailClosed",
@@ -142,7 +154,15 @@ def plan_namespace(
         former_secret=state.former_secret,
         pseudonym_key=state.pseudonym_key,
     )
-    return PlannedNamespace(state, plan, texts.bodies, tuple(problems))
+    return PlannedNamespace(state, plan, texts.bodies, due, tuple(problems))
+
+
+def _retired(uid: str, generation: bytes, before: NamespaceState) -> Retired:
+    """By the realm that members were told last: a purge with the same planning has cut off that one too."""
+    realm = RealmInputs(
+        generation=generation, namespace_uid=uid, purge=before.purge, policy_version=before.policy_version
+    )
+    return Retired(generation, realm.shared_realm())
 
 
 def _quota(tiers: Mapping[str, TierQuota]) -> dict[str, QuotaPlan]:

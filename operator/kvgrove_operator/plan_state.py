@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from kvgrove_operator.rollout.facts import RolloutState
 from kvgrove_protocol.control import ErasurePlan, ModelPlan
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import GenerationInputs, Purge
@@ -78,6 +79,8 @@ class ErasureState(_State, frozen=True, kw_only=True):
     """Of the entry that asked for it. For the status only: members are told the id."""
     plan: ErasurePlan
     stage: Stage
+    generation: bytes = b""
+    """What was computed under it, where the planner gave the generation up; empty: declared."""
     proof: Proof | None = None
     """Set once it is DONE."""
 
@@ -114,6 +117,8 @@ class NamespaceState(_State, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     model: str = ""
     """The ModelVersion that serves; empty while none ever did."""
+    rollout: RolloutState | None = None
+    """None: written by a release that moved between models without one."""
     secret: bytes
     """Empty once destroyed."""
     former_secret: bytes = b""

@@ -136,7 +136,7 @@ class Boot:
     def grant(self, secret: int = 0, former: int | None = None) -> None:
         """A lease: secrets are known and what an earlier boot left is adopted."""
         known = b"" if former is None else SECRETS[former]
-        self.adoption.keep({UID: Terms(SECRETS[secret], known, ROOT, frozenset({"manual@1"}), 1e9)})
+        self.adoption.keep({UID: Terms(SECRETS[secret], known, frozenset({ROOT}), frozenset({"manual@1"}), 1e9)})
         self.settle()
 
     # -- requests ------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from kvgrove_protocol.chain import block_keys
 from kvgrove_protocol.identity import Contributor
 
 WRITTEN_AT = 1_000_000.0
-TERMS = Terms(secret=SECRET, former=b"", root=ROOT, documents=frozenset({"handbook"}), ttl_s=3600.0)
+TERMS = Terms(secret=SECRET, former=b"", roots=frozenset({ROOT}), documents=frozenset({"handbook"}), ttl_s=3600.0)
 
 
 class Restarted:
@@ -119,7 +119,7 @@ def test_i3_fresh_nothing_is_adopted_before_a_lease(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "terms",
     [
-        replace(TERMS, root=OTHER_ROOT),  # another generation, purge epoch or policy version
+        replace(TERMS, roots=frozenset({OTHER_ROOT})),  # another generation, purge epoch or policy version
         replace(TERMS, secret=b"another secret of the namespace."),
         replace(TERMS, documents=frozenset()),
         replace(TERMS, ttl_s=59.0),

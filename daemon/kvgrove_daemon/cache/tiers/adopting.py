@@ -2,9 +2,9 @@
 
 Role: give a sealed medium the secrets of the namespaces that this node holds a lease for, take them away when a lease
 ends, and list what survives of each namespace, once. Invariants: nothing is adopted before its namespace's secret and
-current root are known from a plan under a valid lease (I3); blocks of another root, of documents' versions that may not
-be read any more, or that have outlived their time are not adopted; parents before children (I6); whatever of a
-namespace was not adopted is discarded. Adoption takes a few blocks at a time: requests go on meanwhile.
+roots are known from a plan under a valid lease (I3); blocks of another root, of documents' versions that may not be
+read any more, or that have outlived their time are not adopted; parents before children (I6); whatever of a namespace
+was not adopted is discarded. Adoption takes a few blocks at a time: requests go on meanwhile.
 Must not know: plans, leases, files.
 
 Who reused a block since it was written is not in its file. So private text that is adopted counts as anybody's: an
@@ -36,7 +36,8 @@ class Terms:
     secret: bytes
     former: bytes
     """The secret before it, while survivors of an erasure are being rewrapped; else empty."""
-    root: bytes
+    roots: frozenset[bytes]
+    """One for each generation that serves it."""
     documents: frozenset[str]
     """Labels of the versions of documents that may be read."""
     ttl_s: float
@@ -60,8 +61,8 @@ class Adoption:
         self._clock = clock
         self._wall_clock = wall_clock
         self._terms: dict[str, Terms] = {}
-        self._surveyed: dict[str, bytes] = {}
-        """Namespace -> the root under which it was surveyed, or is being surveyed."""
+        self._surveyed: dict[str, frozenset[bytes]] = {}
+        """Namespace -> the roots under which it was surveyed, or is being surveyed."""
         self._settled: set[str] = set()
         """Those whose survey has come."""
         self._coming: deque[tuple[str, list[Survivor]]] = deque()
@@ -79,13 +80,13 @@ class Adoption:
         self._terms = dict(terms)
         for namespace, now in terms.items():
             if namespace not in self._surveyed:
-                self._surveyed[namespace] = now.root
-                self._survey(namespace, now.root)
+                self._surveyed[namespace] = now.roots
+                self._survey(namespace, now.roots)
 
     def give_up(self, namespace: str) -> None:
         """Something of it was dropped: what is not adopted yet, and might hold that, never will be."""
         self._begin_again(namespace)
-        self._surveyed[namespace] = b""
+        self._surveyed[namespace] = frozenset()
         self._settled.add(namespace)
         self._discard(namespace)
 
@@ -105,17 +106,17 @@ class Adoption:
         self._settled.discard(namespace)
         self._coming = deque(entry for entry in self._coming if entry[0] != namespace)
 
-    def _survey(self, namespace: str, root: bytes) -> None:
+    def _survey(self, namespace: str, roots: frozenset[bytes]) -> None:
         medium = self._medium
 
         def work() -> Sequence[Survivor] | KvgroveError:
             try:
-                return medium.survey(namespace, [root])
+                return medium.survey(namespace, roots)
             except Retryable as error:
                 return error
 
         def conclude(found: Sequence[Survivor] | KvgroveError) -> None:
-            if self._surveyed.get(namespace) != root:
+            if self._surveyed.get(namespace) != roots:
                 return  # given up meanwhile
             if isinstance(found, KvgroveError):
                 del self._surveyed[namespace]  # with the next `keep` once more
@@ -133,8 +134,8 @@ class Adoption:
             namespace, stretch = self._coming.popleft()
             if not stretch:
                 self._discard(namespace)
-            elif (now := self._terms.get(namespace)) is None or now.root != self._surveyed[namespace]:
-                self._begin_again(namespace)  # the lease ended or the root moved on meanwhile
+            elif (now := self._terms.get(namespace)) is None or now.roots != self._surveyed[namespace]:
+                self._begin_again(namespace)  # the lease ended or the roots moved on meanwhile
             else:
                 left -= len(stretch)
                 self._adopt(stretch, now)
