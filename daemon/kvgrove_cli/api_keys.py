@@ -1,8 +1,8 @@
 """Writes the API keys file that gateways read: who may call a fleet, by the hash of a secret that is shown once.
 
-The format is the gateway's (`kvgrove_gateway.auth`), and its parser judges what is read and what is about to be
-written. A key is 256 random bits, so a plain SHA-256 cannot be turned back by guessing. Gateways read the file again
-when it changes. Writers take turns by a lock on the file's directory.
+The format is the gateway's (`kvgrove_gateway.identity.key_file`), and its parser judges what is read and what is about
+to be written. A key is 256 random bits, so a plain SHA-256 cannot be turned back by guessing. Gateways read the file
+again when it changes. Writers take turns by a lock on the file's directory.
 """
 
 import fcntl
@@ -10,6 +10,8 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 import yaml
@@ -17,7 +19,8 @@ from pydantic import ValidationError
 
 from kvgrove_cli.durable import write_atomically
 from kvgrove_cli.errors import UsageProblem
-from kvgrove_gateway.auth import BrokenKeyFile, KeyEntry, KeyList, parse_keys
+from kvgrove_gateway.identity.files import BrokenFile
+from kvgrove_gateway.identity.key_file import KeyEntry, parse_keys
 
 KEY_PREFIX = "kvg_"
 _HEADER = "# API keys of a kvgrove fleet, hashed: `kvgrove keys create` adds one and shows it once.\n"
@@ -32,10 +35,9 @@ def read(path: Path) -> list[KeyEntry]:
     except OSError as error:
         raise UsageProblem(f"{path}: {error.strerror}") from None
     try:
-        parse_keys(content)
-    except BrokenKeyFile as error:
+        return parse_keys(content)
+    except BrokenFile as error:
         raise UsageProblem(f"{path}: {error.message}", field=error.field) from None
-    return KeyList.model_validate(yaml.safe_load(content)).keys
 
 
 def create(
@@ -48,6 +50,8 @@ def create(
     scopes: list[str] | None = None,
     namespaces: list[str] | None = None,
     explain: bool = False,
+    operator: bool = False,
+    monitor: bool = False,
 ) -> None:
     """Append a key for ``secret``; the file is made (0600) if there is none. Raises UsageProblem, naming the field."""
     try:
@@ -59,6 +63,8 @@ def create(
             scopes=scopes or [],
             namespaces=namespaces,
             explain=explain,
+            operator=operator,
+            monitor=monitor,
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -72,15 +78,29 @@ def create(
         _write(path, [*keys, entry])
 
 
-def revoke(path: Path, key_id: str) -> None:
-    """Take the key out: gateways refuse it as soon as they have read the file again."""
+def rotate(path: Path, key_id: str, *, secret: str, until: datetime | None) -> str:
+    """Add a key for ``secret`` that speaks for the same caller as ``key_id``; the new key's id.
+
+    The old one is refused from ``until`` on, or taken out at once if that is None. Raises UsageProblem.
+    """
     with _exclusive(path.parent):
         keys = read(path)
+        old = _find(path, keys, key_id)
+        new_id = _next_id(key_id, {key.id for key in keys})
         left = [key for key in keys if key.id != key_id]
-        if len(left) == len(keys):
-            known = ", ".join(key.id for key in keys) or "none"
-            raise UsageProblem(f"{path}: there is no key {key_id!r}; known: {known}", field="id")
-        _write(path, left)
+        if until is not None:
+            ends = until if old.expires is None else min(until, old.expires)
+            left = [key if key.id != key_id else old.model_copy(update={"expires": ends}) for key in keys]
+        _write(path, [*left, old.model_copy(update={"id": new_id, "sha256": hashed(secret), "expires": None})])
+    return new_id
+
+
+def revoke(path: Path, key_id: str) -> None:
+    """Take the key out: gateways refuse it from the next request on."""
+    with _exclusive(path.parent):
+        keys = read(path)
+        revoked = _find(path, keys, key_id)
+        _write(path, [key for key in keys if key is not revoked])
 
 
 def new_secret(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -92,8 +112,23 @@ def hashed(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def _find(path: Path, keys: list[KeyEntry], key_id: str) -> KeyEntry:
+    for key in keys:
+        if key.id == key_id:
+            return key
+    known = ", ".join(key.id for key in keys) or "none"
+    raise UsageProblem(f"{path}: there is no key {key_id!r}; known: {known}", field="id")
+
+
+def _next_id(key_id: str, taken: set[str]) -> str:
+    """``app`` -> ``app.2`` -> ``app.3``."""
+    stem, _, number = key_id.rpartition(".")
+    stem, start = (stem, int(number)) if stem and number.isdecimal() else (key_id, 1)
+    return next(name for n in count(start + 1) if (name := f"{stem}.{n}") not in taken)
+
+
 def _write(path: Path, keys: list[KeyEntry]) -> None:
-    listed = {"keys": [key.model_dump(exclude_defaults=True) for key in keys]}
+    listed = {"keys": [key.model_dump(mode="json", exclude_defaults=True) for key in keys]}
     write_atomically(path, (_HEADER + yaml.safe_dump(listed, sort_keys=False)).encode())
 
 

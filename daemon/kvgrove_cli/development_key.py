@@ -21,7 +21,7 @@ def ensure(state_dir: StateDir) -> bool:
         return False
     secret = api_keys.new_secret()
     write_atomically(state_dir.development_key_file, secret.encode())
-    api_keys.create(state_dir.keys_file, secret=secret, key_id=KEY_ID, tenant=TENANT, explain=True)
+    api_keys.create(state_dir.keys_file, secret=secret, key_id=KEY_ID, tenant=TENANT, explain=True, operator=True)
     return True
 
 

@@ -71,6 +71,7 @@ async def _serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, gateway.stop)
+    loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     address = base_address(listener)
     log.info("listening on %s", address)
     if settings.address_file is not None:

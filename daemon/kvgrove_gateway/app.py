@@ -17,7 +17,6 @@ from kvgrove_gateway.answer import Answer
 from kvgrove_gateway.api import openai_replies
 from kvgrove_gateway.api.openai import ChatRequest, parse_chat
 from kvgrove_gateway.api.openai_replies import LogprobText, Replies
-from kvgrove_gateway.auth import Identity, KeyRing
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat, ChatCall
 from kvgrove_gateway.errors import ApiError, Busy, Forbidden, NotFound, Unauthorized, Unavailable
@@ -32,7 +31,9 @@ from kvgrove_gateway.http import (
     read_body,
     unless_gone,
 )
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
+from kvgrove_gateway.protection.gate import identity_of, note_model, note_outcome
 from kvgrove_gateway.route import HEADER
 from kvgrove_gateway.settings import Limits
 
@@ -58,7 +59,6 @@ class Api:
     def __init__(
         self,
         *,
-        keys: KeyRing,
         board: PlanBoard,
         chat: Chat,
         explainer: Explainer,
@@ -72,7 +72,6 @@ class Api:
     ) -> None:
         """``refresh_metrics``: sets the gauges that are only looked up on a scrape. ``clock``: the chat service's, for
         spans of time; ``now``: seconds since 1970, for what callers are told."""
-        self._keys = keys
         self._board = board
         self._chat = chat
         self._explainer = explainer
@@ -132,6 +131,7 @@ class Api:
         except ApiError as error:
             self._metrics.requests.labels(NO_NAMESPACE, error.code).inc()
             raise
+        note_model(request, parsed.model)
         trace = request.headers.get("traceparent", "")
         return ChatCall(
             id=f"chatcmpl-{self._new_id()}",
@@ -142,7 +142,7 @@ class Api:
         )
 
     def _identify(self, request: Request) -> Identity:
-        return self._keys.identify(request.headers.get("authorization"))
+        return identity_of(request)
 
     def _admit(self) -> None:
         if self._health.draining:
@@ -183,9 +183,10 @@ class Api:
         self._refresh_metrics()
         return Response(self._metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
-    async def _on_api_error(self, _request: Request, error: Exception) -> Response:
+    async def _on_api_error(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, ApiError):
             raise error
+        note_outcome(request, error)
         if isinstance(error, (Unauthorized, Forbidden)):
             self._metrics.denied.labels(error.code).inc()
         return error_response(error)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from kvgrove_gateway.answer import Answer, Origin
 from kvgrove_gateway.answer_stream import AnswerStream
 from kvgrove_gateway.api.openai import ChatRequest
-from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, FrameTooLarge, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.fleet import Fleet, Placement
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.output import AnswerText

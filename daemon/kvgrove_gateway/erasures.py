@@ -28,14 +28,17 @@ class Erasures:
         self._caches = caches
         self._receipts: dict[tuple[str, str], Receipt] = {}
 
-    def carry_out(self, plan: NodePlan) -> None:
-        """Erase what ``plan`` asks for and was not erased yet; forget what it no longer asks for."""
+    def carry_out(self, plan: NodePlan) -> list[tuple[str, str]]:
+        """Erase what ``plan`` asks for and was not erased yet; forget what it no longer asks for.
+
+        Answers what was erased now, as (namespace UID, id of the erasure or `WHOLE`).
+        """
         asked = {(uid, WHOLE) for uid in plan.erase_uids}
         asked |= {(namespace.uid, each.id) for namespace in plan.namespaces for each in namespace.erasures}
         self._receipts = {which: receipt for which, receipt in self._receipts.items() if which in asked}
         new = sorted(asked - self._receipts.keys())
         if not new:
-            return
+            return []
         erased = {place: count for place, clear in self._caches.items() if (count := clear())}
         for uid, erasure in new:
             receipt = Receipt(
@@ -47,6 +50,7 @@ class Erasures:
                 places=erased,
             )
             self._receipts[uid, erasure] = self._key.sign(receipt)
+        return new
 
     def receipts(self) -> list[Receipt]:
         """Of all that is asked for now."""

@@ -18,17 +18,19 @@ import uvicorn
 import zmq.asyncio
 
 from kvgrove_gateway.app import Api
-from kvgrove_gateway.auth import KeyRing
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat
 from kvgrove_gateway.erasures import Erasures
 from kvgrove_gateway.errors import ApiError
 from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.fleet import Fleet
+from kvgrove_gateway.http import error_response
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.namespaces import EMPTY, Directory
 from kvgrove_gateway.node_link import NodeLink
 from kvgrove_gateway.prepare import Preparation
+from kvgrove_gateway.protection.assembled import Protection
 from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.settings import Settings
@@ -44,7 +46,7 @@ from kvgrove_protocol.receipts import Place
 
 log = logging.getLogger(__name__)
 
-KEYS_REFRESH_S = 1.0
+DRAIN_LOOK_S = 0.05
 READ_AHEAD_RETRY_S = 1.0
 SWEEP_S = 0.05
 BACKLOG = 2048
@@ -62,7 +64,14 @@ class Gateway:
         self._boot = new_boot_id()
         self._random = Random(self._boot)  # noqa: S311 - jitter of reconnections
         self._metrics = Metrics()
-        self._keys = KeyRing(settings.keys, on_failure=self._metrics.key_file_failures.inc)
+        self._protection = Protection(
+            settings,
+            registry=self._metrics.registry,
+            key_file_failed=self._metrics.key_file_failures.inc,
+            denied=lambda code: self._metrics.denied.labels(code).inc(),
+            clock=time.monotonic,
+            now=time.time,
+        )
         self._context = zmq.asyncio.Context()
         self._board = PlanBoard()
         self._leases = LeaseTable()
@@ -110,7 +119,6 @@ class Gateway:
             new_id=lambda: secrets.token_hex(12),
         )
         api = Api(
-            keys=self._keys,
             board=self._board,
             chat=chat,
             explainer=explainer,
@@ -122,17 +130,27 @@ class Gateway:
             now=time.time,
             new_id=lambda: secrets.token_hex(12),
         )
+        self._gate = self._protection.around(
+            api.application(),
+            draining=lambda: self._draining,
+            namespace_of=self._namespace_of,
+            refuse=lambda _path, error: error_response(error),
+        )
         self._server = _Server(
             uvicorn.Config(
-                api.application(),
+                self._gate,
+                http=self._protection.connections(),
+                ws="none",
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
+                timeout_keep_alive=limits.idle_s,
                 timeout_graceful_shutdown=limits.drain_s,
             )
         )
         self._plan_changed = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._draining = False
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -141,24 +159,43 @@ class Gateway:
         """Serve until `stop`. Raises what ended the control link, if it ends by itself (Superseded)."""
         helpers = [
             asyncio.create_task(self._link.run(), name="control link"),
-            asyncio.create_task(self._refresh_keys(), name="keys"),
+            asyncio.create_task(self._protection.keep_current(), name="credentials"),
             asyncio.create_task(self._read_ahead(), name="read-ahead"),
             asyncio.create_task(self._sweep(), name="sweep"),
         ]
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
-            done, _ = await asyncio.wait([serving, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([serving, stopping, *helpers], return_when=asyncio.FIRST_COMPLETED)
             self.stop()
-            await serving
+            await self._drain(serving)
             for task in done:
                 task.result()
         finally:
+            stopping.cancel()
             await self._close(helpers)
 
     def stop(self) -> None:
         """Take no new requests, answer those under way, then end `run`."""
+        self._stopping.set()
         self._draining = True
+
+    def reload(self) -> None:
+        """Open the audit log anew, and read the files of keys and allowances again."""
+        self._protection.reload()
+
+    async def _drain(self, serving: "asyncio.Task[None]") -> None:
+        """Keep the port open, to say that nothing new is taken, until nothing is under way or the time is over."""
+        began = boottime()
+        limits = self._settings.limits
+        while not serving.done():
+            passed = boottime() - began
+            if passed >= limits.drain_s or (passed >= limits.drain_notice_s and not self._gate.under_way):
+                break
+            await asyncio.sleep(DRAIN_LOOK_S)
+        self._server.config.timeout_graceful_shutdown = max(int(limits.drain_s - (boottime() - began)), 1)
         self._server.should_exit = True
+        await serving
 
     async def _close(self, helpers: list["asyncio.Task[None]"]) -> None:
         if not helpers[0].done():
@@ -168,6 +205,7 @@ class Gateway:
         await asyncio.gather(*helpers, return_exceptions=True)
         await self._fleet.close()
         self._threads.close()
+        await asyncio.to_thread(self._protection.close)
         self._context.destroy(0)
 
     @property
@@ -198,11 +236,15 @@ class Gateway:
             public_key=self._key.public,
         )
 
+    def _namespace_of(self, identity: Identity, model: str) -> str | None:
+        return self._board.current.name_of(identity, model)
+
     def _on_plan(self, plan: NodePlan) -> None:
         gone = {namespace.name for namespace in self._board.current.namespaces}
         directory = Directory.of(plan)
         self._board.publish(directory)
-        self._erasures.carry_out(plan)
+        for uid, erasure in self._erasures.carry_out(plan):
+            self._protection.audit.record("erase", namespace_uid=uid, erasure=erasure or None)
         self._fleet.follow(plan.nodes)
         self._bodies.retain(directory.body_digests())
         self._metrics.forget(gone - {namespace.name for namespace in directory.namespaces})
@@ -239,11 +281,6 @@ class Gateway:
 
     # -- beside requests -------------------------------------------------------------------------------------------
 
-    async def _refresh_keys(self) -> None:
-        while True:
-            await asyncio.sleep(KEYS_REFRESH_S)
-            await asyncio.to_thread(self._keys.refresh)
-
     async def _read_ahead(self) -> None:
         """Fetch texts and tokenizers of a new plan before a request has to wait for them; again until all are here."""
         while True:
@@ -271,6 +308,7 @@ class Gateway:
 
     def _refresh_metrics(self) -> None:
         metrics, directory, now = self._metrics, self._board.current, boottime()
+        self._protection.refresh_figures()
         metrics.index_blocks.set(len(self._fleet.index))
         metrics.index_dropped.set(self._fleet.index.dropped)
         metrics.plan_term.set(directory.revision.term)

@@ -8,8 +8,8 @@ scopes are not known (I3). A document that is unknown and one that is not for th
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvgrove_gateway.auth import Identity, holds_all_of
 from kvgrove_gateway.errors import Forbidden, NotFound, Unavailable
+from kvgrove_gateway.identity.caller import Identity, holds_all_of
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Caller, RealmInputs
@@ -87,6 +87,11 @@ class Directory:
         if not _admits(namespace, identity):
             raise Forbidden("This API key may not use this model: ask its owner for access.", field="model")
         return namespace
+
+    def name_of(self, identity: Identity, name: str) -> str | None:
+        """The own name of the namespace behind ``name``; None where ``identity`` may not use one of that name."""
+        namespace = self._by_name.get(name)
+        return namespace.name if namespace is not None and _admits(namespace, identity) else None
 
     def resolve(
         self,

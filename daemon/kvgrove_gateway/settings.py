@@ -7,6 +7,11 @@ from pathlib import Path
 
 from kvgrove_protocol.errors import Terminal
 
+ABOVE_ZERO = (
+    "max_body_bytes", "max_requests", "node_silence", "max_connections", "head_timeout", "idle_timeout",
+    "reader_timeout",
+)  # fmt: skip
+
 
 class BadSettings(Terminal):
     """An option whose value cannot be used."""
@@ -45,6 +50,16 @@ class Limits:
     route_deadline_s: float = 0.020
     drain_s: int = 30
     """How long requests under way may go on after SIGTERM."""
+    drain_notice_s: float = 0.0
+    """How long at least new connections are still taken, to be told that the gateway is not ready, after SIGTERM."""
+    connections: int = 4096
+    """Open at once: one more is closed at once."""
+    head_s: float = 10.0
+    """From a connection's first moment, or the first byte of a next request on it, to a whole request head."""
+    idle_s: int = 75
+    """Between two requests of a connection; above the 60 s of common load balancers."""
+    reader_s: float = 60.0
+    """How long an answer may wait for its reader to take more of it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,11 @@ class Settings:
     port: int
     """0: any free one."""
     keys: Path
+    oidc: Path | None = None
+    """Issuers whose tokens are taken."""
+    rate_limits: Path | None = None
+    """What tenants may use."""
+    audit_log: Path | None = None
     address_file: Path | None = None
     """Written with the bound address once it is known, for whoever asked for port 0."""
     log_level: str = "INFO"
@@ -82,6 +102,11 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="HTTP address; port 0: any free"
     )
     parser.add_argument("--keys", required=True, type=Path, metavar="FILE", help="API keys (YAML, hashed)")
+    parser.add_argument("--oidc", type=Path, metavar="FILE", help="OIDC issuers whose tokens are taken (YAML)")
+    parser.add_argument("--rate-limits", type=Path, metavar="FILE", help="allowances of tenants (YAML)")
+    parser.add_argument(
+        "--audit-log", type=Path, metavar="PATH", help="append who used what, a JSON object a line; reopened on SIGHUP"
+    )
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="write the bound http:// address here")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     parser.add_argument(
@@ -94,17 +119,38 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--max-requests", type=int, default=defaults.requests, metavar="N", help="under way at once")
     parser.add_argument("--node-silence", type=float, default=defaults.node_silence_s, metavar="SECONDS")
     parser.add_argument("--drain", type=int, default=defaults.drain_s, metavar="SECONDS", help="after SIGTERM")
+    parser.add_argument(
+        "--drain-notice",
+        type=float,
+        default=defaults.drain_notice_s,
+        metavar="SECONDS",
+        help="after SIGTERM, say 'not ready' this long before the port is closed",
+    )
+    parser.add_argument("--max-connections", type=int, default=defaults.connections, metavar="N", help="open at once")
+    parser.add_argument(
+        "--head-timeout", type=float, default=defaults.head_s, metavar="SECONDS", help="a request's head"
+    )
+    parser.add_argument("--idle-timeout", type=int, default=defaults.idle_s, metavar="SECONDS", help="between requests")
+    parser.add_argument(
+        "--reader-timeout", type=float, default=defaults.reader_s, metavar="SECONDS", help="an answer nobody reads"
+    )
     options = parser.parse_args(arguments)
     host, port = parse_listen(options.listen)
-    for name in ("max_body_bytes", "max_requests", "node_silence"):
+    for name in ABOVE_ZERO:
         if getattr(options, name) <= 0:
             raise BadSettings(f"--{name.replace('_', '-')}: must be above 0", field=name)
+    for name in ("drain", "drain_notice"):
+        if getattr(options, name) < 0:
+            raise BadSettings(f"--{name.replace('_', '-')}: must be 0 or above", field=name)
     return Settings(
         member=options.member,
         control=options.control,
         host=host,
         port=port,
         keys=options.keys,
+        oidc=options.oidc,
+        rate_limits=options.rate_limits,
+        audit_log=options.audit_log,
         address_file=options.address_file,
         log_level=options.log_level,
         explain_routes=options.explain_routes,
@@ -113,5 +159,10 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
             requests=options.max_requests,
             node_silence_s=options.node_silence,
             drain_s=options.drain,
+            drain_notice_s=options.drain_notice,
+            connections=options.max_connections,
+            head_s=options.head_timeout,
+            idle_s=options.idle_timeout,
+            reader_s=options.reader_timeout,
         ),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_rig import PATIENCE_S, Stage, stage, wait_ready, wait_until
+from gateway_rig import PATIENCE_S, Stage, metrics, stage, wait_ready, wait_until
 from tokenizers import Tokenizer
 
 from kvgrove_protocol.control import ModelPlan, NamespacePlan
@@ -64,8 +64,8 @@ class Fleet:
         return answer
 
     def builds_heard(self, gateway: int) -> float:
-        metrics = httpx.get(f"{self.bases[gateway]}/metrics", timeout=60).text
-        (heard,) = re.findall(r"^kvgrove_router_builds_heard_total (\S+)", metrics, re.MULTILINE)
+        counted = metrics(self.bases[gateway])
+        (heard,) = re.findall(r"^kvgrove_router_builds_heard_total (\S+)", counted, re.MULTILINE)
         return float(heard)
 
     def wait_heard(self, gateway: int, builds: float) -> None:

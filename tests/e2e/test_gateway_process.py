@@ -17,7 +17,7 @@ import httpx
 import msgspec
 import openai
 import pytest
-from gateway_rig import KEYS, Stage, client, stage, wait_ready, wait_until, write_keys
+from gateway_rig import KEYS, Stage, client, metrics, stage, wait_ready, wait_until, write_keys
 
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, PrefixPlan
 from kvgrove_protocol.fence import Fence
@@ -42,7 +42,7 @@ class Served:
             self.stage.planner.wait_leased(revision)
 
     def metrics(self, gateway: int = 0) -> str:
-        return httpx.get(f"{self.bases[gateway]}/metrics", timeout=30).text
+        return metrics(self.bases[gateway])
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gateway_rig
 import httpx
 from gateway_rig import PATIENCE_S, Stage, stage, wait_ready, wait_until
 
@@ -199,6 +200,6 @@ def retries(base: str) -> float:
 
 def metrics(base: str) -> str:
     try:
-        return httpx.get(f"{base}/metrics", timeout=60).text
+        return gateway_rig.metrics(base)
     except httpx.TransportError:
         return ""

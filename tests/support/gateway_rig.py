@@ -62,12 +62,23 @@ def wait_until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+OPERATOR = "root"
+"""An operator's key, in every keys file that is written here."""
+
+
+def metrics(base: str) -> str:
+    """What the gateway at ``base`` counts, as an operator reads it."""
+    return httpx.get(f"{base}/metrics", headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=60).text
+
+
 def write_keys(path: Path, keys: dict[str, tuple[str, str, list[str]]] = KEYS) -> None:
     entries = [
         f"- {{id: {key}, sha256: {hashlib.sha256(key.encode()).hexdigest()}, tenant: {tenant}, user: {user}, "
         f"scopes: {scopes}}}"
         for key, (tenant, user, scopes) in keys.items()
     ]
+    digest = hashlib.sha256(OPERATOR.encode()).hexdigest()
+    entries.append(f"- {{id: {OPERATOR}, sha256: {digest}, tenant: operations, operator: true}}")
     path.write_text("keys:\n" + "\n".join(entries) + "\n")
 
 

@@ -1,6 +1,7 @@
 """`kvgrove keys`: the API keys file."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ _file = click.option(
 
 @click.group()
 def keys() -> None:
-    """Create, list and revoke API keys. Gateways take changes over within seconds."""
+    """Create, list, rotate and revoke API keys. Gateways go by the file as it is when a request begins."""
 
 
 @keys.command()
@@ -30,6 +31,8 @@ def keys() -> None:
 @click.option("--scope", "scopes", multiple=True, help="Scope that the key holds; repeatable.")
 @click.option("--namespace", "namespaces", multiple=True, help="Limit it to NAMESPACE/NAME; repeatable.")
 @click.option("--explain", is_flag=True, help="An operator's: told how its requests are routed, where gateways tell.")
+@click.option("--operator", is_flag=True, help="May use /admin and read /metrics.")
+@click.option("--monitor", is_flag=True, help="May read /metrics.")
 @_file
 @options.state_dir
 def create(
@@ -40,6 +43,8 @@ def create(
     scopes: tuple[str, ...],
     namespaces: tuple[str, ...],
     explain: bool,
+    operator: bool,
+    monitor: bool,
     file: Path | None,
     state_dir: Path,
 ) -> None:
@@ -54,6 +59,8 @@ def create(
         scopes=list(scopes),
         namespaces=list(namespaces) or None,
         explain=explain,
+        operator=operator,
+        monitor=monitor,
     )
     click.echo(secret)
 
@@ -64,7 +71,7 @@ def create(
 @options.state_dir
 def list_keys(output: str, file: Path | None, state_dir: Path) -> None:
     """List keys by id. Neither keys nor hashes are shown."""
-    listed = [key.model_dump(exclude={"sha256"}) for key in api_keys.read(_path(file, state_dir))]
+    listed = [key.model_dump(mode="json", exclude={"sha256"}) for key in api_keys.read(_path(file, state_dir))]
     if output == "json":
         click.echo(json.dumps(listed, indent=2))
         return
@@ -75,11 +82,28 @@ def list_keys(output: str, file: Path | None, state_dir: Path) -> None:
             key["user"] or "",
             ",".join(key["scopes"]),
             "all" if key["namespaces"] is None else ",".join(key["namespaces"]),
-            "yes" if key["explain"] else "",
+            ",".join(role for role in ("operator", "monitor", "explain") if key[role]),
+            key["expires"] or "",
         )
         for key in listed
     ]
-    click.echo(columns(("ID", "TENANT", "USER", "SCOPES", "NAMESPACES", "EXPLAIN"), rows))
+    click.echo(columns(("ID", "TENANT", "USER", "SCOPES", "NAMESPACES", "ROLES", "EXPIRES"), rows))
+
+
+@keys.command()
+@click.argument("key_id", metavar="ID")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), default=24.0, show_default=True, help="Hours that the old key still works."
+)
+@_file
+@options.state_dir
+def rotate(key_id: str, grace: float, file: Path | None, state_dir: Path) -> None:
+    """Print a new key for the caller of ID, and let ID end after --grace hours (0: at once)."""
+    secret = api_keys.new_secret()
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=grace) if grace else None
+    new_id = api_keys.rotate(_path(file, state_dir), key_id, secret=secret, until=until)
+    click.echo(f"{new_id}:", err=True)
+    click.echo(secret)
 
 
 @keys.command()

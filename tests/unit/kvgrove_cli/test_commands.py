@@ -138,13 +138,16 @@ def test_keys_are_created_listed_and_revoked(tmp_path: Path, capsys: pytest.Capt
             "scopes": ["hr"],
             "namespaces": ["shop/assistant"],
             "explain": False,
+            "operator": False,
+            "monitor": False,
+            "expires": None,
         }
     ]
     assert secret not in listed
     assert run("keys", "revoke", "app", *file) == 0
     capsys.readouterr()
     assert run("keys", "list", *file) == 0
-    assert capsys.readouterr().out.splitlines() == ["ID  TENANT  USER  SCOPES  NAMESPACES  EXPLAIN"]
+    assert capsys.readouterr().out.splitlines() == ["ID  TENANT  USER  SCOPES  NAMESPACES  ROLES  EXPIRES"]
 
 
 def test_the_status_of_a_running_fleet_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvgrove_gateway.auth import parse_keys
+from kvgrove_gateway.identity.key_file import parse_keys
 from kvgrove_gateway.route import Route
 from kvgrove_gateway.router.decide import Candidate, decide
 
@@ -40,5 +40,4 @@ def test_a_nodes_name_cannot_add_headers_or_fields() -> None:
 def test_only_keys_that_say_so_are_operators() -> None:
     entry = "- {{id: {0}, sha256: {1}, tenant: acme{2}}}\n"
     text = "keys:\n" + entry.format("a", "a" * 64, "") + entry.format("b", "b" * 64, ", explain: true")
-    identities = {each.key_id: each.explain for each in parse_keys(text.encode()).values()}
-    assert identities == {"a": False, "b": True}
+    assert {entry.id: entry.explain for entry in parse_keys(text.encode())} == {"a": False, "b": True}
