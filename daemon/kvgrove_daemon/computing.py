@@ -29,6 +29,7 @@ def engine_request(request_id: str, work: Work) -> EngineRequest:
         sampling=task.sampling,
         max_new_tokens=task.max_new_tokens,
         stop_token_ids=task.stop_token_ids,
+        prompt_logprobs=task.prompt_logprobs,
     )
 
 

@@ -7,12 +7,12 @@ request is placed: after a wait it is judged by the rules of that moment (I2, I3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvgrove_daemon.admission import Verdict, admit
+from kvgrove_daemon.admission import Admission, Verdict, admit
 from kvgrove_daemon.model_host import HostedModel
 from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.prompts import check_tokens
 from kvgrove_daemon.refusals import Refusal
-from kvgrove_daemon.sampling_bounds import usable
+from kvgrove_daemon.sampling_bounds import check_alternatives, usable
 from kvgrove_protocol.chain import Span
 from kvgrove_protocol.data import Generate, Sampling
 from kvgrove_protocol.errors import KvgroveError
@@ -39,6 +39,7 @@ class Task:
     sampling: Sampling
     max_new_tokens: int
     stop_token_ids: frozenset[int] = frozenset()
+    prompt_logprobs: int | None = None
 
 
 def judge(
@@ -55,6 +56,7 @@ def judge(
     try:
         count = check_tokens(request.tokens, request.spans, model.runner.shape.vocab_size)
         sampling = usable(request.sampling)
+        check_alternatives("prompt_logprobs", request.prompt_logprobs)
     except KvgroveError as error:
         return Refusal(error.code, error.message)
     if count >= model.max_model_len:
@@ -63,7 +65,7 @@ def judge(
     return Task(
         namespace=namespace,
         model=model,
-        cold=None if admission.verdict is Verdict.WARM else admission.reason or MissReason.CACHE_ERROR,
+        cold=_why_cold(admission, request),
         caller=request.caller,
         party=request.caller.tenant or None,
         fence=request.fence,
@@ -73,7 +75,14 @@ def judge(
         sampling=sampling,
         max_new_tokens=min(request.max_new_tokens, model.max_model_len - count),
         stop_token_ids=frozenset(request.stop_token_ids),
+        prompt_logprobs=request.prompt_logprobs,
     )
+
+
+def _why_cold(admission: Admission, request: Generate) -> MissReason | None:
+    if admission.verdict is not Verdict.WARM:
+        return admission.reason or MissReason.CACHE_ERROR
+    return MissReason.BYPASSED if request.prompt_logprobs is not None else None
 
 
 def is_fresh(task: Task, table: PlanTable, *, lease_valid: bool) -> bool:

@@ -5,10 +5,10 @@ stays out of the ratios (WRM-01). Must not know: caches, engines, why something 
 """
 
 from kvgrove_daemon.active import Active, Work
-from kvgrove_daemon.engine.requests import TokenOut
+from kvgrove_daemon.engine.requests import PromptScored, TokenOut
 from kvgrove_daemon.refusals import Refusal
 from kvgrove_daemon.surroundings import Surroundings
-from kvgrove_protocol.data import Done, Error, Started, ToGateway, Token, Usage
+from kvgrove_protocol.data import Done, Error, PromptLogprobs, Started, ToGateway, Token, Usage
 from kvgrove_protocol.errors import KvgroveError, Retryable
 
 
@@ -28,6 +28,9 @@ class Replies:
             active,
             Started(request_id=active.request_id, reused=work.reused_tokens, tier=work.tier, missed=work.missed),
         )
+
+    def scored(self, active: Active, event: PromptScored) -> None:
+        self._send(active, PromptLogprobs(request_id=active.request_id, logprobs=event.logprobs))
 
     def token(self, active: Active, work: Work, event: TokenOut) -> None:
         if work.generated == 1:

@@ -16,7 +16,7 @@ from kvgrove_daemon.cache.flights import Flights, Pace
 from kvgrove_daemon.cache.resident import NoRoom
 from kvgrove_daemon.commands import Restored, Start
 from kvgrove_daemon.computing import end_build, engine_request, explain, remember, take_loaded
-from kvgrove_daemon.engine.loop import BlocksComputed, EngineEvent, EngineLoop, Failed, Finished, TokenOut
+from kvgrove_daemon.engine.loop import BlocksComputed, EngineEvent, EngineLoop, Failed, Finished, PromptScored, TokenOut
 from kvgrove_daemon.history import ReuseHistory
 from kvgrove_daemon.judging import Task, is_fresh, judge
 from kvgrove_daemon.placing import Placer, Wait
@@ -240,6 +240,8 @@ class RequestRunner:
         match event:
             case BlocksComputed():
                 self._commit(active, work, event.upto_block)
+            case PromptScored():
+                self._replies.scored(active, event)
             case TokenOut():
                 work.said.append(event.token_id)
                 work.build.add_tokens([event.token_id])

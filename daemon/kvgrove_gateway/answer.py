@@ -4,17 +4,18 @@ Closing it, once and in every case, frees the node and counts the request. A sto
 cancels the rest at the node.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from kvgrove_gateway.answer_stream import AnswerStream
-from kvgrove_gateway.api.openai_replies import Account, LogprobText, with_text
+from kvgrove_gateway.account import Account, Mark
+from kvgrove_gateway.answer_stream import AnswerStream, Reply
 from kvgrove_gateway.errors import ApiError, Failed, NodeLost, NodeRefused, SlowClient, Unavailable
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.output import AnswerText, Piece
 from kvgrove_gateway.route import Route
-from kvgrove_protocol.data import Done, Started, Token, Usage
+from kvgrove_prompt.prompt import Prompt
+from kvgrove_protocol.data import Done, Token, TokenLogprob, Usage
 from kvgrove_protocol.reasons import MissReason
 
 OK = "ok"
@@ -35,12 +36,32 @@ class Origin:
     missed: dict[MissReason, int]
     route: Route | None
     """How it was routed, for a caller who may know."""
+    marks: tuple[Mark, ...] = ()
+    sibling: bool = False
+    """The prompt is another answer's, and on its account."""
+
+
+@dataclass(frozen=True)
+class LogprobText:
+    """A token's log probability with texts instead of ids; ``logprob`` is None for a prompt's first token."""
+
+    token: str
+    logprob: float | None
+    top: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class AnswerPiece:
     text: str
-    logprobs: tuple[LogprobText, ...]
+    logprobs: tuple[LogprobText, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Scored:
+    """A prompt and the log probabilities of its tokens from the second on. Has no ``repr`` (I12)."""
+
+    prompt: Prompt
+    logprobs: Sequence[TokenLogprob]
 
 
 class Answer:
@@ -53,6 +74,8 @@ class Answer:
         stream: AnswerStream,
         text: AnswerText,
         *,
+        scored: Scored | None,
+        prompt_text: Callable[[], str],
         token_text: Callable[[int], str],
         release: Callable[[], None],
         metrics: Metrics,
@@ -63,6 +86,8 @@ class Answer:
         self._first = first
         self._stream = stream
         self._text = text
+        self._scored = scored
+        self._prompt_text = prompt_text
         self._token_text = token_text
         self._release = release
         self._metrics = metrics
@@ -72,28 +97,46 @@ class Answer:
         self._closed = False
 
     @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the answer."""
+        return self._text.stopped_by
+
+    @property
     def account(self) -> Account:
         """What the answer cost so far; final once all pieces are read."""
         origin = self.origin
         usage = self._usage or Usage(
             prompt=origin.prompt_tokens, reused=origin.reused, completion=self._generated, missed=origin.missed
         )
-        return Account(usage, origin.node, origin.tier, origin.ttft_s, origin.route)
+        if origin.sibling:
+            usage = Usage(prompt=0, reused=0, completion=usage.completion, missed={})
+        return Account(usage, origin.node, origin.tier, origin.ttft_s, origin.route, origin.marks)
+
+    def prompt_logprobs(self) -> list[LogprobText]:
+        """Of the prompt's own tokens, where they were asked for; else empty."""
+        if self._scored is None:
+            return []
+        ids = self._scored.prompt.ids
+        return [LogprobText(self._token_text(ids[0]), None), *self._with_texts(self._scored.logprobs)]
+
+    def prompt_text(self) -> str:
+        """The prompt as a raw prompt's caller wrote it; its tokens' text where they wrote tokens."""
+        return self._prompt_text()
 
     async def pieces(self) -> AsyncIterator[AnswerPiece]:
         """Text as it becomes certain. Raises ApiError if the answer breaks off."""
         try:
-            reply: Started | Token | Done = self._first
+            reply: Reply = self._first
             while not isinstance(reply, Done):
                 if isinstance(reply, Token):
                     for piece in self._take(reply):
-                        yield self._with_text(piece)
+                        yield AnswerPiece(piece.text, self._with_texts(piece.logprobs))
                     if self._text.stopped:
                         self._end("stop")
                         return
                 reply = await self._stream.next()
             if rest := self._text.finish():
-                yield self._with_text(rest)
+                yield AnswerPiece(rest.text, self._with_texts(rest.logprobs))
             self._usage = reply.usage
             self._end("stop" if self._text.stopped else reply.finish_reason)
         except (NodeLost, NodeRefused, SlowClient) as error:
@@ -109,7 +152,8 @@ class Answer:
             return
         self._closed = True
         self._release()
-        self._metrics.requests.labels(self.origin.namespace, self._outcome).inc()
+        if not self.origin.sibling:
+            self._metrics.requests.labels(self.origin.namespace, self._outcome).inc()
         self._metrics.answered(self.origin.namespace, self.account.usage, self.origin.tier)
 
     def _take(self, reply: Token) -> list[Piece]:
@@ -122,10 +166,15 @@ class Answer:
                 break
         return pieces
 
-    def _with_text(self, piece: Piece) -> AnswerPiece:
-        ids = {each.token_id for each in piece.logprobs} | {other for each in piece.logprobs for other, _ in each.top}
+    def _with_texts(self, entries: Sequence[TokenLogprob]) -> tuple[LogprobText, ...]:
+        ids = {each.token_id for each in entries} | {other for each in entries for other, _ in each.top}
         texts = {token_id: self._token_text(token_id) for token_id in ids}
-        return AnswerPiece(piece.text, tuple(with_text(each, texts) for each in piece.logprobs))
+        return tuple(
+            LogprobText(
+                texts[each.token_id], each.logprob, tuple((texts[token_id], logprob) for token_id, logprob in each.top)
+            )
+            for each in entries
+        )
 
     def _end(self, finish_reason: str) -> None:
         self.finish_reason = finish_reason

@@ -5,10 +5,10 @@ from collections import deque
 from typing import TypeAlias
 
 from kvgrove_gateway.errors import SlowClient
-from kvgrove_protocol.data import Done, Started, Token
+from kvgrove_protocol.data import Done, PromptLogprobs, Started, Token
 from kvgrove_protocol.errors import KvgroveError
 
-Reply: TypeAlias = Started | Token | Done
+Reply: TypeAlias = Started | PromptLogprobs | Token | Done
 
 
 class AnswerStream:

@@ -5,8 +5,8 @@ parsing.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -14,28 +14,25 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from kvgrove_gateway.answer import Answer
-from kvgrove_gateway.api import openai_replies
-from kvgrove_gateway.api.openai import ChatRequest, parse_chat
-from kvgrove_gateway.api.openai_replies import LogprobText, Replies
+from kvgrove_gateway.answers import Answers, begin_all
+from kvgrove_gateway.api import endpoints, openai_replies
+from kvgrove_gateway.api.anthropic import parse_count
+from kvgrove_gateway.api.anthropic_replies import token_count
+from kvgrove_gateway.api.endpoints import Endpoint
+from kvgrove_gateway.api.errors import api_error, http_error, request_id_headers
 from kvgrove_gateway.board import PlanBoard
-from kvgrove_gateway.chat import Chat, ChatCall
+from kvgrove_gateway.chat import Call, Chat
 from kvgrove_gateway.errors import ApiError, Busy, Forbidden, NotFound, Unauthorized, Unavailable
 from kvgrove_gateway.explain.routes import ExplainRoutes
 from kvgrove_gateway.explain.service import Explainer
-from kvgrove_gateway.http import (
-    JSON,
-    ClientGone,
-    EventStream,
-    error_response,
-    http_error_response,
-    read_body,
-    unless_gone,
-)
+from kvgrove_gateway.http import JSON, ClientGone, EventStream, read_body, unless_gone
 from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
 from kvgrove_gateway.protection.gate import identity_of, note_model, note_outcome
 from kvgrove_gateway.route import HEADER
 from kvgrove_gateway.settings import Limits
+
+T = TypeVar("T")
 
 CLIENT_CLOSED_REQUEST = 499
 """Status nobody reads: the caller has left."""
@@ -87,6 +84,9 @@ class Api:
     def application(self) -> FastAPI:
         app = FastAPI(title="kvgrove gateway", docs_url=None, redoc_url=None)
         app.add_api_route("/v1/chat/completions", self.chat_completions, methods=["POST"], response_class=Response)
+        app.add_api_route("/v1/completions", self.completions, methods=["POST"], response_class=Response)
+        app.add_api_route("/v1/messages", self.messages, methods=["POST"], response_class=Response)
+        app.add_api_route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"], response_class=Response)
         app.add_api_route("/v1/models", self.models, methods=["GET"], response_class=Response)
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"], response_class=Response)
         ExplainRoutes(
@@ -101,45 +101,72 @@ class Api:
         app.add_api_route("/metrics", self.metrics, methods=["GET"], response_class=PlainTextResponse)
         app.add_exception_handler(ApiError, self._on_api_error)
         app.add_exception_handler(ClientGone, _on_client_gone)
-        app.add_exception_handler(HTTPException, _on_http_error)
+        app.add_exception_handler(HTTPException, self._on_http_error)
         return app
 
-    # -- chat ------------------------------------------------------------------------------------------------------
+    # -- text ------------------------------------------------------------------------------------------------------
 
     async def chat_completions(self, request: Request) -> Response:
+        return await self._generate(request, endpoints.CHAT)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._generate(request, endpoints.COMPLETIONS)
+
+    async def messages(self, request: Request) -> Response:
+        return await self._generate(request, endpoints.MESSAGES)
+
+    async def count_tokens(self, request: Request) -> Response:
+        identity = self._identify(request)
+        self._admit()
+        try:
+            ask = self._parse(await read_body(request, self._limits.body_bytes), lambda body: parse_count(body).ask())
+            note_model(request, ask.model)
+            call = Call(id="", identity=identity, ask=ask, arrived=self._clock())
+            return Response(token_count(await unless_gone(request, self._chat.count(call))), media_type=JSON)
+        finally:
+            self._leave()
+
+    async def _generate(self, request: Request, endpoint: Endpoint) -> Response:
         arrived = self._clock()
         identity = self._identify(request)
         self._admit()
         handed_over = False
         try:
-            call = self._parse(await read_body(request, self._limits.body_bytes), identity, arrived, request)
-            answer = await unless_gone(request, self._chat.begin(call))
-            replies = Replies(call.id, int(self._now()), call.request.model)
-            if not call.request.stream:
-                whole = await unless_gone(request, _whole(answer, replies, call.request))
-                return Response(whole, headers=_route_header(answer), media_type=JSON)
+            parsed = self._parse(await read_body(request, self._limits.body_bytes), endpoint.parse)
+            note_model(request, parsed.asks[0].model)
+            call_id = f"{endpoint.id_prefix}{self._new_id()}"
+            trace = request.headers.get("traceparent", "")
+            calls = [
+                Call(
+                    id=f"{call_id}-{position}" if position else call_id,
+                    identity=identity,
+                    ask=ask,
+                    arrived=arrived,
+                    traceparent=trace if _TRACEPARENT.fullmatch(trace) else "",
+                )
+                for position, ask in enumerate(parsed.asks)
+            ]
+            answers = await unless_gone(request, begin_all(self._chat.begin, calls, parsed.choices))
+            replies = parsed.replies(call_id, int(self._now()))
+            headers = _route_header(answers.first) | request_id_headers(request.url.path, call_id)
+            if not parsed.stream:
+                try:
+                    whole = await unless_gone(request, replies.whole(answers))
+                finally:
+                    answers.close()
+                return Response(whole, headers=headers, media_type=JSON)
             handed_over = True
-            events = _events(answer, replies, call.request)
-            return EventStream(events, lambda: self._stream_closed(answer), _route_header(answer))
+            return EventStream(replies.events(answers), lambda: self._stream_closed(answers), headers)
         finally:
             if not handed_over:
                 self._leave()
 
-    def _parse(self, body: bytes, identity: Identity, arrived: float, request: Request) -> ChatCall:
+    def _parse(self, body: bytes, parse: Callable[[bytes], T]) -> T:
         try:
-            parsed = parse_chat(body)
+            return parse(body)
         except ApiError as error:
             self._metrics.requests.labels(NO_NAMESPACE, error.code).inc()
             raise
-        note_model(request, parsed.model)
-        trace = request.headers.get("traceparent", "")
-        return ChatCall(
-            id=f"chatcmpl-{self._new_id()}",
-            identity=identity,
-            request=parsed,
-            arrived=arrived,
-            traceparent=trace if _TRACEPARENT.fullmatch(trace) else "",
-        )
 
     def _identify(self, request: Request) -> Identity:
         return identity_of(request)
@@ -156,8 +183,8 @@ class Api:
         self._under_way -= 1
         self._metrics.in_flight.set(self._under_way)
 
-    def _stream_closed(self, answer: Answer) -> None:
-        answer.close()
+    def _stream_closed(self, answers: Answers) -> None:
+        answers.close()
         self._leave()
 
     # -- the rest --------------------------------------------------------------------------------------------------
@@ -189,48 +216,19 @@ class Api:
         note_outcome(request, error)
         if isinstance(error, (Unauthorized, Forbidden)):
             self._metrics.denied.labels(error.code).inc()
-        return error_response(error)
+        return api_error(request.url.path, error, f"req_{self._new_id()}")
+
+    async def _on_http_error(self, request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        return http_error(request.url.path, error, f"req_{self._new_id()}")
 
 
 async def _on_client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    return http_error_response(error)
-
-
 def _route_header(answer: Answer) -> dict[str, str]:
     """Empty for a caller who may not know."""
     route = answer.origin.route
     return {} if route is None else {HEADER: route.header()}
-
-
-async def _whole(answer: Answer, replies: Replies, request: ChatRequest) -> bytes:
-    try:
-        texts: list[str] = []
-        logprobs: list[LogprobText] = []
-        async for piece in answer.pieces():
-            texts.append(piece.text)
-            logprobs += piece.logprobs
-        found = logprobs if request.logprobs else None
-        return replies.plain("".join(texts), found, answer.finish_reason, answer.account)
-    finally:
-        answer.close()
-
-
-async def _events(answer: Answer, replies: Replies, request: ChatRequest) -> AsyncIterator[bytes]:
-    usage = request.include_usage
-    yield replies.first(include_usage=usage)
-    try:
-        async for piece in answer.pieces():
-            yield replies.text(piece.text, piece.logprobs if request.logprobs else None, include_usage=usage)
-    except ApiError as error:  # the status line is long gone: the error travels as an event
-        yield openai_replies.error_event(error.body())
-        return
-    yield replies.last(answer.finish_reason, answer.account, include_usage=usage)
-    if usage:
-        yield replies.usage(answer.account)
-    yield openai_replies.END

@@ -1,17 +1,18 @@
-"""One chat request, from identity to answer.
+"""One prompt, from identity to answer.
 
 Resolve, prepare, place, send; until the first token has arrived everything may be done again, boundedly: on another
 node when one is lost or refuses, against a newer plan when the namespace has moved on. The resolution is looked at
 again right before sending, so that a plan that arrived meanwhile is never served behind (I3). It must not know HTTP.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvgrove_gateway.answer import Answer, Origin
+from kvgrove_gateway.answer import CLIENT_GONE, Answer, Origin, Scored
 from kvgrove_gateway.answer_stream import AnswerStream
-from kvgrove_gateway.api.openai import ChatRequest
+from kvgrove_gateway.ask import Ask, RawPrompt
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, FrameTooLarge, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.fleet import Fleet, Placement
@@ -22,9 +23,8 @@ from kvgrove_gateway.output import AnswerText
 from kvgrove_gateway.prepare import Preparation, Prepared
 from kvgrove_gateway.route import Route
 from kvgrove_gateway.settings import Limits
-from kvgrove_prompt.assembly import Message
 from kvgrove_protocol.canonical import digest
-from kvgrove_protocol.data import Done, Generate, Sampling, Started, Token
+from kvgrove_protocol.data import Done, Generate, PromptLogprobs, Started, Token, TokenLogprob
 from kvgrove_protocol.errors import KvgroveError, StaleFence
 
 log = logging.getLogger(__name__)
@@ -48,22 +48,24 @@ RETRY_REASONS = frozenset(
 
 
 @dataclass(frozen=True)
-class ChatCall:
-    """A parsed request with what surrounds it."""
+class Call:
+    """What is asked for, with what surrounds it."""
 
     id: str
     identity: Identity
-    request: ChatRequest
+    ask: Ask
     arrived: float
     """By the service's clock."""
     traceparent: str = ""
+    sibling: bool = False
+    """One more answer to a prompt that another call of the request asks for: it accounts for what it says alone."""
 
 
 @dataclass(frozen=True)
 class _Attempt:
     """One try at a request: everything that is sent to a node."""
 
-    call: ChatCall
+    call: Call
     number: int
     """From 0."""
     resolution: Resolution
@@ -75,7 +77,7 @@ class _Attempt:
         return f"{self.call.id}-{self.number}"
 
     def message(self) -> Generate:
-        request, resolution = self.call.request, self.resolution
+        ask, resolution = self.call.ask, self.resolution
         return Generate(
             request_id=self.request_id,
             namespace_uid=resolution.namespace.uid,
@@ -84,16 +86,21 @@ class _Attempt:
             caller=resolution.caller,
             tokens=self.prepared.prompt.tokens,
             spans=self.prepared.prompt.spans,
-            sampling=Sampling(
-                temperature=request.temperature,
-                top_p=request.top_p,
-                seed=request.seed,
-                top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-            ),
+            sampling=ask.sampling,
             max_new_tokens=self.max_new_tokens,
             stop_token_ids=list(self.prepared.tokenizer.eos_ids),
             traceparent=self.call.traceparent,
+            prompt_logprobs=ask.prompt_logprobs,
         )
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """What a node sent up to the first token."""
+
+    started: Started | None
+    scores: list[TokenLogprob]
+    first: Token | Done
 
 
 class Chat:
@@ -121,25 +128,42 @@ class Chat:
         self._clock = clock
         self._explain_routes = explain_routes
 
-    async def begin(self, call: ChatCall) -> Answer:
+    async def begin(self, call: Call) -> Answer:
         """The answer, once its first token is here. Raises ApiError. The caller must `close` it in any case."""
-        label = NO_NAMESPACE
+        label, outcome = NO_NAMESPACE, ""
         try:
-            label = self._board.current.admit(call.identity, call.request.model).name
+            label = self._board.current.admit(call.identity, call.ask.model).name
             return await self._attempts(call)
         except ApiError as error:
-            self._metrics.requests.labels(label, error.code).inc()
+            outcome = error.code
             raise
+        except asyncio.CancelledError:
+            outcome = CLIENT_GONE
+            raise
+        finally:
+            if outcome and not call.sibling:
+                self._metrics.requests.labels(label, outcome).inc()
 
-    async def _attempts(self, call: ChatCall) -> Answer:
-        messages = [Message(role=each.role, content=each.text) for each in call.request.messages]
+    async def count(self, call: Call) -> int:
+        """Tokens of the prompt, as `begin` would send it. Raises ApiError. Nothing is sent."""
+        return (await self._prepare(self._resolve(call), call.ask)).prompt.count
+
+    async def _prepare(self, resolution: Resolution, ask: Ask) -> Prepared:
+        prompt = ask.prompt
+        if isinstance(prompt, RawPrompt):
+            return await self._preparation.prepare_raw(resolution, prompt.content)
+        return await self._preparation.prepare(
+            resolution, prompt.messages, open_ended=prompt.open_ended, breakpoints=ask.breakpoints
+        )
+
+    async def _attempts(self, call: Call) -> Answer:
         failed: set[str] = set()
         last: KvgroveError | None = None
         for attempt in range(self._limits.attempts):
             revision = self._board.current.revision
             resolution = self._resolve(call)
-            prepared = await self._preparation.prepare(resolution, messages)
-            max_new_tokens = _room(call.request, prepared.prompt.count, resolution.model.max_model_len)
+            prepared = await self._prepare(resolution, call.ask)
+            max_new_tokens = _room(call.ask, prepared.prompt.count, resolution.model.max_model_len)
             if self._resolve(call) != resolution:
                 last = StaleFence("the plan moved on while the prompt was assembled")
                 self._metrics.retries.labels("moved").inc()
@@ -154,7 +178,7 @@ class Chat:
             except (NodeLost, NodeRefused) as error:
                 last = error
                 if isinstance(error, NodeRefused) and not error.retryable:
-                    raise _refusal(error) from None
+                    raise _refusal(error, call.ask) from None
                 self._metrics.retries.labels(error.code if error.code in RETRY_REASONS else "other").inc()
                 if error.code == StaleFence.code:
                     await self._board.wait_newer(revision, self._limits.plan_wait_s)
@@ -162,15 +186,15 @@ class Chat:
                     failed.add(placement.link.name)
         raise _exhausted(last)
 
-    def _resolve(self, call: ChatCall) -> Resolution:
-        directory, request = self._board.current, call.request
-        namespace = directory.admit(call.identity, request.model)
+    def _resolve(self, call: Call) -> Resolution:
+        directory, ask = self._board.current, call.ask
+        namespace = directory.admit(call.identity, ask.model)
         return directory.resolve(
             call.identity,
-            request.model,
-            prefix=request.kvgrove.prefix,
-            documents=request.kvgrove.documents,
-            session=request.kvgrove.session,
+            ask.model,
+            prefix=ask.prefix,
+            documents=ask.documents,
+            session=ask.session,
             lease_valid=self._lease_remaining(namespace.uid) > 0,
         )
 
@@ -195,10 +219,8 @@ class Chat:
                 self._metrics.retries.labels(error.code).inc()
                 failed.add(placement.link.name)
             except FrameTooLarge:
-                raise BadRequest(
-                    f"The prompt has {count} tokens, more than any model here takes: shorten the messages.",
-                    field="messages",
-                    code="context_length_exceeded",
+                raise _too_long(
+                    trial.call.ask, f"The prompt has {count} tokens, more than any model here takes"
                 ) from None
             else:
                 self._fleet.dispatched(placement)
@@ -208,11 +230,15 @@ class Chat:
         handed_over = False
         try:
             started: Started | None = None
+            scores: list[TokenLogprob] = []
             first = await stream.next()
-            while isinstance(first, Started):
-                started = first
+            while isinstance(first, Started | PromptLogprobs):
+                if isinstance(first, Started):
+                    started = first
+                else:
+                    scores += first.logprobs
                 first = await stream.next()
-            answer = self._answer(trial, placement, stream, started, first)
+            answer = self._answer(trial, placement, stream, _Beginning(started, scores, first))
             handed_over = True
             return answer
         finally:
@@ -224,14 +250,15 @@ class Chat:
         trial: _Attempt,
         placement: Placement,
         stream: AnswerStream,
-        started: Started | None,
-        first: Token | Done,
+        beginning: _Beginning,
     ) -> Answer:
+        started = beginning.started
         told = self._explain_routes and trial.call.identity.explain
         link = placement.link
         ttft = self._clock() - trial.call.arrived
         namespace, prepared = trial.resolution.namespace.name, trial.prepared
-        self._metrics.ttft.labels(namespace).observe(ttft)
+        if not trial.call.sibling:
+            self._metrics.ttft.labels(namespace).observe(ttft)
         tokenizer = prepared.tokenizer
         decoder = tokenizer.stream()
         return Answer(
@@ -244,40 +271,47 @@ class Chat:
                 reused=started.reused if started is not None else 0,
                 missed=dict(started.missed) if started is not None else {},
                 route=Route.of(placement.decision, trial.number + 1) if told else None,
+                marks=prepared.marks,
+                sibling=trial.call.sibling,
             ),
-            first,
+            beginning.first,
             stream,
             AnswerText(
                 lambda token_id: decoder.push([token_id]),
                 decoder.flush,
-                stop=trial.call.request.stop,
+                stop=trial.call.ask.stop,
                 skip=frozenset(tokenizer.eos_ids),
             ),
+            scored=Scored(prepared.prompt, beginning.scores) if trial.call.ask.prompt_logprobs is not None else None,
+            prompt_text=lambda: _prompt_text(trial),
             token_text=lambda token_id: tokenizer.decode([token_id]),
             release=lambda: link.release(trial.request_id),
             metrics=self._metrics,
         )
 
 
-def _room(request: ChatRequest, prompt_tokens: int, max_model_len: int) -> int:
+def _room(ask: Ask, prompt_tokens: int, max_model_len: int) -> int:
     """Tokens that may be generated; raises BadRequest where prompt and wish do not fit the model."""
-    wanted = request.limit
+    wanted = ask.limit
     if not max_model_len:
         return wanted if wanted is not None else UNKNOWN_LIMIT
     room = max_model_len - prompt_tokens
     if room < 1:
-        raise BadRequest(
-            f"This model takes {max_model_len} tokens and the prompt has {prompt_tokens}: shorten the messages.",
-            field="messages",
-            code="context_length_exceeded",
-        )
+        raise _too_long(ask, f"This model takes {max_model_len} tokens and the prompt has {prompt_tokens}")
     if wanted is not None and wanted > room:
         raise BadRequest(
             f"This model takes {max_model_len} tokens and the prompt has {prompt_tokens}: ask for at most {room}.",
-            field=request.limit_field,
+            field=ask.limit_field,
             code="context_length_exceeded",
         )
     return wanted if wanted is not None else room
+
+
+def _prompt_text(trial: _Attempt) -> str:
+    prompt = trial.call.ask.prompt
+    if isinstance(prompt, RawPrompt) and isinstance(prompt.content, str):
+        return prompt.content
+    return trial.prepared.tokenizer.decode(trial.prepared.prompt.ids)
 
 
 def _session_key(resolution: Resolution) -> bytes | None:
@@ -287,12 +321,15 @@ def _session_key(resolution: Resolution) -> bytes | None:
     return digest("gateway/session", [resolution.namespace.uid, caller.tenant, caller.user, caller.session])
 
 
-def _refusal(error: NodeRefused) -> ApiError:
+def _too_long(ask: Ask, fact: str) -> BadRequest:
+    cure = f"shorten the {ask.prompt_field}"
+    return BadRequest(f"{fact}: {cure}.", field=ask.prompt_field, code="context_length_exceeded")
+
+
+def _refusal(error: NodeRefused, ask: Ask) -> ApiError:
     """What a caller is told of a refusal that no retry heals."""
     if error.code == "context_length_exceeded":
-        return BadRequest(
-            "The prompt does not fit the model's context: shorten the messages.", field="messages", code=error.code
-        )
+        return _too_long(ask, "The prompt does not fit the model's context")
     if error.code in ("forbidden", "document_not_found"):
         # The node's plan is another one than ours for a moment; ours decides what callers may learn.
         return Unavailable("The namespace is changing: try again.", code="namespace_changing")

@@ -17,6 +17,7 @@ from random import Random
 import uvicorn
 import zmq.asyncio
 
+from kvgrove_gateway.api.errors import api_error
 from kvgrove_gateway.app import Api
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat
@@ -24,7 +25,6 @@ from kvgrove_gateway.erasures import Erasures
 from kvgrove_gateway.errors import ApiError
 from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.fleet import Fleet
-from kvgrove_gateway.http import error_response
 from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.namespaces import EMPTY, Directory
@@ -134,7 +134,7 @@ class Gateway:
             api.application(),
             draining=lambda: self._draining,
             namespace_of=self._namespace_of,
-            refuse=lambda _path, error: error_response(error),
+            refuse=lambda path, error: api_error(path, error, f"req_{secrets.token_hex(12)}"),
         )
         self._server = _Server(
             uvicorn.Config(

@@ -1,4 +1,4 @@
-"""HTTP beneath the API: bodies with a bound, callers that leave, errors in OpenAI's shape, streamed answers.
+"""HTTP beneath the API: bodies with a bound, callers that leave, streamed answers.
 
 Written against ASGI where FastAPI's own helpers leave a gap: a caller that leaves must free its node at once, also
 while the prompt is still computed and also from the middle of a stream.
@@ -8,24 +8,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import TypeVar
 
-import msgspec
-from fastapi import Request, Response
+from fastapi import Request
 from fastapi.responses import StreamingResponse
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from kvgrove_gateway.errors import ApiError, BadRequest, TooLarge
+from kvgrove_gateway.errors import BadRequest, TooLarge
 
 T = TypeVar("T")
 
 BODY_S = 30.0
 """A body that takes longer to arrive is given up."""
 
+JSON = "application/json"
+
 DROPPED_LIMITS = 4
 """A body of up to this many times the limit is taken off the wire before the refusal."""
-
-JSON = "application/json"
 
 
 class ClientGone(Exception):
@@ -53,7 +51,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     except ClientDisconnect:
         raise ClientGone from None
     if size > limit:
-        raise TooLarge(f"The body is larger than {limit} bytes: shorten the messages.")
+        raise TooLarge(f"The body is larger than {limit} bytes: shorten the prompt.")
     return b"".join(parts)
 
 
@@ -97,13 +95,3 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._closed()
-
-
-def error_response(error: ApiError) -> Response:
-    return Response(msgspec.json.encode(error.body()), error.status, error.headers(), JSON)
-
-
-def http_error_response(error: HTTPException) -> Response:
-    """Paths and methods that do not exist, in OpenAI's shape too."""
-    body = {"message": str(error.detail), "type": "invalid_request_error", "param": None, "code": "no_such_endpoint"}
-    return Response(msgspec.json.encode({"error": body}), error.status_code, error.headers, JSON)

@@ -25,7 +25,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from kvgrove_gateway.answer_stream import AnswerStream
+from kvgrove_gateway.answer_stream import AnswerStream, Reply
 from kvgrove_gateway.errors import FrameTooLarge, NodeLost, NodeRefused
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.residency import NodeResidency
@@ -48,6 +48,7 @@ from kvgrove_protocol.data import (
     Generate,
     Ping,
     Pong,
+    PromptLogprobs,
     ServerHello,
     Started,
     Subscribe,
@@ -332,7 +333,7 @@ class NodeLink:
         match message:
             case ServerHello():
                 self._greeted(message)
-            case Token() | Started() | Done():
+            case Token() | Started() | PromptLogprobs() | Done():
                 self._answer(message)
             case Error():
                 self._error(message)
@@ -361,13 +362,13 @@ class NodeLink:
         log.info("node %s: link up", self.name)
         self._follow(self.residency.begin(hello.boot, self._heard, "start"))
 
-    def _answer(self, message: Started | Token | Done) -> None:
+    def _answer(self, message: Reply) -> None:
         stream = self._answers.get(message.request_id)
         if stream is None:
             return  # cancelled: what was under way arrives still
         if isinstance(message, Started):
             self.backlog.started(message.request_id, sum(message.missed.values()))
-        else:
+        elif not isinstance(message, PromptLogprobs):
             self.backlog.prefilled(message.request_id)
         if isinstance(message, Done):
             del self._answers[message.request_id]

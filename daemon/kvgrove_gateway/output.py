@@ -36,8 +36,12 @@ class AnswerText:
         self._held = ""
         self._waiting: deque[tuple[int, TokenLogprob]] = deque()  # (position in text where it ends, entry)
         self._released = 0
-        self.stopped = False
-        """A stop string was met: what follows is not part of the answer."""
+        self.stopped_by: str | None = None
+        """The stop string that was met: what follows is not part of the answer."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.stopped_by is not None
 
     def add(self, token_id: int, logprob: TokenLogprob | None = None) -> Piece:
         """Take one token; returns what may be sent now. Tokens after a met stop string are ignored."""
@@ -61,10 +65,10 @@ class AnswerText:
 
     def _advance(self, text: str) -> Piece:
         self._held += text
-        cuts = [found for each in self._stop if (found := self._held.find(each)) >= 0]
+        cuts = [(found, each) for each in self._stop if (found := self._held.find(each)) >= 0]
         if cuts:
-            self.stopped = True
-            return self._release(min(cuts))
+            cut, self.stopped_by = min(cuts, key=lambda found: found[0])
+            return self._release(cut)
         return self._release(len(self._held) - self._possible_stop())
 
     def _possible_stop(self) -> int:

@@ -6,6 +6,9 @@ The texts and the tokenizer are waited for on the loop; rendering, tokenising an
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kvgrove_gateway.account import Mark
+from kvgrove_gateway.ask import Breakpoint
+from kvgrove_gateway.breakpoints import marks
 from kvgrove_gateway.errors import BadRequest, Unavailable
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.router.keys import KnownChains
@@ -13,6 +16,7 @@ from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
 from kvgrove_link.body_store import BodiesMissing, BodyStore
 from kvgrove_prompt.assembly import DocumentBody, Message, PrefixBody, assemble
 from kvgrove_prompt.prompt import Prompt
+from kvgrove_prompt.raw import raw_prompt
 from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.chain import folds
 from kvgrove_protocol.errors import Terminal
@@ -24,6 +28,8 @@ class Prepared:
     tokenizer: PromptTokenizer
     keys: Sequence[bytes]
     """Block keys as the nodes compute them; empty where the request is served cold."""
+    marks: tuple[Mark, ...] = ()
+    """The caller's cache breakpoints."""
 
 
 class Preparation:
@@ -37,15 +43,25 @@ class Preparation:
         known: KnownChains,
         *,
         throwaway: Callable[[], bytes],
+        cacheable_minimum: Callable[[str], int] = lambda _model: 0,
     ) -> None:
-        """``throwaway``: fresh random bytes for realms that nobody shares."""
+        """``throwaway``: fresh random bytes for realms that nobody shares. ``cacheable_minimum``: by a model's name,
+        tokens below which a prefix that a caller marks does not count as one."""
+        self._cacheable_minimum = cacheable_minimum
         self._bodies = bodies
         self._tokenizers = tokenizers
         self._threads = threads
         self._known = known
         self._throwaway = throwaway
 
-    async def prepare(self, resolution: Resolution, messages: Sequence[Message]) -> Prepared:
+    async def prepare(
+        self,
+        resolution: Resolution,
+        messages: Sequence[Message],
+        *,
+        open_ended: bool = False,
+        breakpoints: Sequence[Breakpoint] = (),
+    ) -> Prepared:
         """Raises BadRequest for messages the template refuses, Unavailable or Busy where parts cannot be had now."""
         bundle = resolution.model.tokenizer_bundle
         if not bundle:
@@ -62,9 +78,33 @@ class Preparation:
             for each in resolution.documents
         ]
 
+        def assembled() -> Prompt:
+            return assemble(tokenizer, messages, prefix=prefix_body, documents=documents, open_ended=open_ended)
+
+        return await self._in_thread(resolution, tokenizer, assembled, breakpoints)
+
+    async def prepare_raw(self, resolution: Resolution, content: str | Sequence[int]) -> Prepared:
+        """The same for a prompt that no template is put over: a text, or token ids."""
+        bundle = resolution.model.tokenizer_bundle
+        if not bundle:
+            raise Unavailable("The model is not ready yet: try again later.", code="model_not_ready")
+        tokenizer = await self._tokenizers.get(bundle)
+        return await self._in_thread(resolution, tokenizer, lambda: raw_prompt(tokenizer, content))
+
+    async def _in_thread(
+        self,
+        resolution: Resolution,
+        tokenizer: PromptTokenizer,
+        assembled: Callable[[], Prompt],
+        breakpoints: Sequence[Breakpoint] = (),
+    ) -> Prepared:
+        model = resolution.model
+        minimum = self._cacheable_minimum(model.name)
+
         def build() -> Prepared:
-            prompt = assemble(tokenizer, messages, prefix=prefix_body, documents=documents)
-            return Prepared(prompt, tokenizer, self._keys(resolution, prompt))
+            prompt = assembled()
+            found = marks(breakpoints, prompt, tokenizer, block_size=model.block_size, minimum=minimum)
+            return Prepared(prompt, tokenizer, self._keys(resolution, prompt), found)
 
         try:
             return await self._threads.run(build)

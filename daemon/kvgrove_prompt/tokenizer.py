@@ -11,6 +11,7 @@ Knows nothing of roles, spans or caches.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -59,6 +60,13 @@ class PromptTokenizer:
     def vocab_size(self) -> int:
         """Number of token ids, added ones included."""
         return self._control.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def leading_ids(self) -> tuple[int, ...]:
+        """What the tokenizer puts before a raw text, a BOS as a rule; a chat template brings its own."""
+        bare = self._start.encode("a", add_special_tokens=False).ids
+        whole = self._start.encode("a", add_special_tokens=True).ids
+        return tuple(whole[: whole.index(bare[0])]) if bare and bare[0] in whole else ()
 
     @property
     def special_ids(self) -> frozenset[int]:

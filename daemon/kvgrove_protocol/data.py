@@ -1,8 +1,8 @@
 """Messages between gateways and nodes (ZeroMQ DEALER -> ROUTER, one msgpack frame each).
 
 A link opens with ClientHello / ServerHello; nothing else is answered before. Replies to a request are streamed:
-``Started``, any number of ``Token``, then ``Done`` or ``Error``. Keys never travel with a request as facts: the node
-computes them from tokens and spans.
+``Started``, ``PromptLogprobs`` where they were asked for, any number of ``Token``, then ``Done`` or ``Error``. Keys
+never travel with a request as facts: the node computes them from tokens and spans.
 """
 
 import msgspec
@@ -24,7 +24,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
+    """Choose among so many of the likeliest tokens; 0: among all."""
     seed: int | None = None
+    presence_penalty: float = 0.0
+    """Taken once from the logit of each token that the answer holds already."""
+    frequency_penalty: float = 0.0
+    """Taken as often as the answer holds the token."""
     top_logprobs: int | None = None
     """None: no log probabilities. 0..20: that many alternatives beside the chosen token."""
 
@@ -63,6 +69,9 @@ class Generate(_Message, frozen=True, kw_only=True, tag="generate"):
     max_new_tokens: int
     stop_token_ids: list[int] = []
     traceparent: str = ""
+    prompt_logprobs: int | None = None
+    """Log probabilities of the prompt's own tokens, with that many alternatives (0..20). The prompt is then computed
+    from its first token on: a reused block has none (COR-11)."""
 
 
 class Explain(_Message, frozen=True, kw_only=True, tag="explain"):
@@ -138,6 +147,13 @@ class Token(_Message, frozen=True, kw_only=True, tag="token"):
     logprobs: list[TokenLogprob] = []
 
 
+class PromptLogprobs(_Message, frozen=True, kw_only=True, tag="prompt_logprobs"):
+    """Of the prompt's tokens in order, from the second on (nothing precedes the first), before any ``Token``."""
+
+    request_id: str
+    logprobs: list[TokenLogprob]
+
+
 class Done(_Message, frozen=True, kw_only=True, tag="done"):
     request_id: str
     finish_reason: str
@@ -186,7 +202,19 @@ class Pong(_Message, frozen=True, kw_only=True, tag="pong"):
 BUNDLE_CHUNK_BYTES = 1 << 20
 
 ToNode = ClientHello | Generate | Explain | Cancel | Subscribe | Unsubscribe | BundleRequest | Ping
-ToGateway = ServerHello | Started | Token | Done | Error | Explained | BundleChunk | Pong | EventBatch | SnapshotChunk
+ToGateway = (
+    ServerHello
+    | Started
+    | PromptLogprobs
+    | Token
+    | Done
+    | Error
+    | Explained
+    | BundleChunk
+    | Pong
+    | EventBatch
+    | SnapshotChunk
+)
 
 TO_NODE: Codec[ToNode] = Codec(ToNode)
 TO_GATEWAY: Codec[ToGateway] = Codec(ToGateway)

@@ -26,6 +26,8 @@ class MissReason(StrEnum):
     """The same text came back as other tokens."""
     UNCACHEABLE = "uncacheable"
     """Holds a part whose content has no digest."""
+    BYPASSED = "bypassed"
+    """The request asks for what reuse does not compute, such as the prompt's own log probabilities."""
     SCOPE_DENIED = "scope_denied"
     """The caller's current permission does not cover it."""
     CONTROL_PLANE_LOST = "control_plane_lost"

@@ -8,6 +8,7 @@ the token chosen last has no KV yet, so a sequence of n known tokens has n - 1 c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -22,16 +23,20 @@ from kvgrove_daemon.engine.requests import (
     Finished,
     FinishReason,
     Prefilled,
+    PromptScored,
     SlotSource,
     TokenOut,
 )
 from kvgrove_daemon.engine.runner import ModelRunner
-from kvgrove_daemon.engine.sampling import Choice, Sampler, choose
+from kvgrove_daemon.engine.sampling import Choice, Sampler, choose, of_prompt
 from kvgrove_daemon.engine.scheduler import Pending, StepLimits, plan_step
 from kvgrove_daemon.engine.sequence import BlockTable, SequenceState, Slice, StepBatch
 
 GROW_BLOCKS = 4
 """Blocks asked for at a time while decoding: fewer, longer runs, at most three blocks too many."""
+
+SCORED_ROWS = 64
+"""Prompt tokens scored in one step: their logits take a vocabulary of numbers each."""
 
 
 @dataclass(slots=True)
@@ -122,9 +127,11 @@ class Lane:
         for key, count in step.prefill:
             running = self._running[key]
             first = running.sequence.computed
-            tokens = running.prompt[first : first + count]
-            answers = count == running.remaining and running.request.max_new_tokens > 0
-            work.append((running, Slice(running.sequence, tokens, wants_logits=answers)))
+            scored = running.request.prompt_logprobs is not None
+            taken = min(count, SCORED_ROWS) if scored else count
+            tokens = running.prompt[first : first + taken]
+            answers = taken == running.remaining and running.request.max_new_tokens > 0
+            work.append((running, Slice(running.sequence, tokens, wants_logits=answers, wants_all_logits=scored)))
         return work
 
     @staticmethod
@@ -134,18 +141,27 @@ class Lane:
     # -- after a forward -----------------------------------------------------------------------------------------------
 
     def conclude(self, work: Work, logits: torch.Tensor) -> list[EngineEvent]:
-        """What the computed ``work`` and its ``logits``, one row per slice that wanted them, mean for each request."""
-        answering = [running for running, part in work if part.wants_logits]
+        """What the computed ``work`` and its ``logits``, the rows that slices wanted, mean for each request."""
+        ends = list(accumulate(part.logit_rows for _, part in work))
+        answering = [(running, end - 1) for (running, part), end in zip(work, ends, strict=True) if part.wants_logits]
         choices = dict(
             zip(
-                (running.request.request_id for running in answering),
-                choose(logits, [running.sampler for running in answering]) if answering else [],
+                (running.request.request_id for running, _ in answering),
+                choose(logits[[row for _, row in answering]], [running.sampler for running, _ in answering])
+                if answering
+                else [],
                 strict=True,
             )
         )
         events: list[EngineEvent] = []
-        for running, part in work:
+        for (running, part), end in zip(work, ends, strict=True):
             request_id = running.request.request_id
+            if part.wants_all_logits:
+                scored = self._score(running, part, logits[end - part.logit_rows : end])
+                if scored is None:
+                    events.append(self._not_a_number(running))
+                    continue
+                events += scored
             full = running.sequence.computed // self.runner.layout.block_size
             if full > running.blocks_told:
                 running.blocks_told = full
@@ -167,10 +183,7 @@ class Lane:
     def _continue(self, running: Running, choice: Choice | None) -> list[EngineEvent]:
         request = running.request
         if choice is None:
-            self.remove(request.request_id)
-            return [
-                Failed(request.request_id, EngineFailure("the model answered with NaN or infinity: check its weights"))
-            ]
+            return [self._not_a_number(running)]
         if choice.token_id in request.stop_token_ids:
             return [self._finish(running, "stop", "stop_token")]
         running.last_token = choice.token_id
@@ -181,6 +194,21 @@ class Lane:
         elif len(running.prompt) + running.generated >= self.runner.shape.max_context:
             events.append(self._finish(running, "length", "context"))
         return events
+
+    @staticmethod
+    def _score(running: Running, part: Slice, logits: torch.Tensor) -> list[EngineEvent] | None:
+        """Log probabilities of the prompt's tokens after each of ``part``; None where the model gave none."""
+        first = running.sequence.computed - len(part.tokens) + 1
+        following = running.prompt[first : first + len(part.tokens)].tolist()  # one less at the prompt's end
+        entries = of_prompt(logits[: len(following)], following, running.request.prompt_logprobs or 0)
+        if entries is None:
+            return None
+        return [PromptScored(running.request.request_id, entries)] if entries else []
+
+    def _not_a_number(self, running: Running) -> Failed:
+        request_id = running.request.request_id
+        self.remove(request_id)
+        return Failed(request_id, EngineFailure("the model answered with NaN or infinity: check its weights"))
 
     def _finish(self, running: Running, reason: FinishReason, detail: FinishDetail) -> Finished:
         self.remove(running.request.request_id)

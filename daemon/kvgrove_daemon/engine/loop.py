@@ -22,6 +22,7 @@ from kvgrove_daemon.engine.requests import (
     Failed,
     Finished,
     Prefilled,
+    PromptScored,
     SlotSource,
     TokenOut,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Failed",
     "Finished",
     "Prefilled",
+    "PromptScored",
     "SlotSource",
     "TokenOut",
 ]

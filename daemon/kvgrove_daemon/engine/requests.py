@@ -1,8 +1,9 @@
 """What goes into the engine loop, and what comes out of it.
 
-Order of events of one request: ``BlocksComputed`` and ``Prefilled`` while its prompt is computed, then ``TokenOut``
-for each token of the answer, ``BlocksComputed`` whenever one more block is full, and ``Finished`` or ``Failed`` last.
-By the time of a ``BlocksComputed`` every token in the blocks it names was in the prompt or in an earlier ``TokenOut``.
+Order of events of one request: ``BlocksComputed``, ``PromptScored`` and ``Prefilled`` while its prompt is computed,
+then ``TokenOut`` for each token of the answer, ``BlocksComputed`` whenever one more block is full, and ``Finished`` or
+``Failed`` last. By the time of a ``BlocksComputed`` every token in the blocks it names was in the prompt or in an
+earlier ``TokenOut``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ class EngineRequest:
     max_new_tokens: int
     """0 computes the prompt and nothing else: a warm-up."""
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
+    prompt_logprobs: int | None = None
+    """Alternatives beside each prompt token's log probability; None: no log probabilities of the prompt. Only of what
+    is computed: ``computed`` must be 0 for those of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,14 @@ class BlocksComputed:
 
     request_id: str
     upto_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Log probabilities of further tokens of the prompt, in order, from its second on."""
+
+    request_id: str
+    logprobs: list[TokenLogprob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,7 @@ class Failed:
     error: KvgroveError
 
 
-EngineEvent = BlocksComputed | Prefilled | TokenOut | Finished | Failed
+EngineEvent = BlocksComputed | PromptScored | Prefilled | TokenOut | Finished | Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def step(self, batch: StepBatch) -> torch.Tensor:
-        """Compute every slice; answers ``(slices that want logits, vocab_size)`` in their order, in the model's dtype.
+        """Compute every slice; answers ``(their logit rows, vocab_size)`` in their order, in the model's dtype.
 
         Mutates the arena and ``computed`` of the sequences. Raises ValueError when a slice is empty, repeated or past
         the context, RuntimeError (torch) when the forward fails; the sequences then stand where they stood.
@@ -77,13 +77,14 @@ class ModelRunner:
         self._check(batch)
         device = self.arena.pool.device
         tokens = np.concatenate([np.asarray(part.tokens, dtype=np.int64) for part in batch.slices])
-        positions, kept, row = [], [], 0
+        positions: list[np.ndarray] = []
+        kept: list[int] = []
+        row = 0
         for part in batch.slices:
             past, count = part.sequence.computed, len(part.tokens)
             positions.append(np.arange(past, past + count))
             row += count
-            if part.wants_logits:
-                kept.append(row - 1)
+            kept += range(row - part.logit_rows, row)
         step = StepContext.of(batch, self.arena.pool)
         cache = PagedCache(step)
         output = self._model(

@@ -81,6 +81,13 @@ class Slice:
     tokens: Sequence[int] | npt.NDArray[np.int64]
     wants_logits: bool
     """Whether logits after the last of ``tokens`` are wanted (a prompt's last chunk, and every decode)."""
+    wants_all_logits: bool = False
+    """Whether those after each of ``tokens`` are wanted: a prompt whose own tokens are to be scored."""
+
+    @property
+    def logit_rows(self) -> int:
+        """How many rows of logits the slice takes of a step's."""
+        return len(self.tokens) if self.wants_all_logits else int(self.wants_logits)
 
 
 @dataclass(frozen=True, slots=True)

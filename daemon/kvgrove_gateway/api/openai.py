@@ -1,33 +1,42 @@
 """OpenAI's chat request, as far as it has an effect here.
 
 Closed: what is accepted works, and anything else is refused by name with the cure. A field whose value says exactly
-what happens anyway (``n: 1``, a penalty of 0, null) is taken. ``user`` is carried by OpenAI's SDKs; it is never
-identity (I2) and has no effect.
+what happens anyway (a penalty of 0, null) is taken. ``user`` is carried by OpenAI's SDKs; it is never identity (I2) and
+has no effect. ``top_k`` is an addition that vLLM and others take too.
 
 Two refusals keep the cache honest. A message part that is no text (an image, a file, whatever comes next) has no
 content here that a key could stand for: left out, its prompt would meet the blocks of the text alone, and the answer
 would be given blindly (COR-08). Whatever is asked *about the prompt's own tokens* (``echo``, ``prompt_logprobs``) is
-what reuse does not compute (COR-11).
+what reuse does not compute (COR-11); completions have it, and bypass the cache for it.
 """
 
 from typing import Annotated, Any, Literal, Self
 
-import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from kvgrove_gateway.api.body import (
+    MAX_CHOICES,
+    MAX_MESSAGES,
+    Extension,
+    ModelName,
+    NewTokens,
+    Penalty,
+    Seed,
+    StopList,
+    Strict,
+    check,
+    drop_unsupported,
+    read_object,
+    refuse_other_parts,
+)
+from kvgrove_gateway.ask import Ask, ChatPrompt
 from kvgrove_gateway.errors import BadRequest
-
-MAX_STOPS = 4
-MAX_STOP_CHARS = 256
-MAX_MESSAGES = 4096
-MAX_NEW_TOKENS = 2**31 - 1
-"""More than any model can give, and what every number on the wire to a node holds."""
+from kvgrove_prompt.assembly import Message
+from kvgrove_protocol.data import Sampling
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
-    "frequency_penalty": (0, 0.0),
-    "presence_penalty": (0, 0.0),
     "logit_bias": ({},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),  # without tools it says nothing
@@ -39,23 +48,27 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Fields of OpenAI that are not supported, and their values that change nothing."""
 
-UNSUPPORTED = frozenset(NEUTRAL) | {
-    "audio",
-    "function_call",
-    "functions",
-    "metadata",
-    "prediction",
-    "prompt_logprobs",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "reasoning_effort",
-    "safety_identifier",
-    "verbosity",
-    "web_search_options",
-}
+UNSUPPORTED = frozenset(
+    {
+        "audio",
+        "function_call",
+        "functions",
+        "metadata",
+        "prediction",
+        "prompt_logprobs",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "safety_identifier",
+        "verbosity",
+        "web_search_options",
+    }
+)
 
 MESSAGE_EXTRAS = frozenset({"annotations", "audio", "function_call", "name", "refusal", "tool_calls", "tool_call_id"})
 """Fields of OpenAI's messages that are taken only where null or empty: replies that are sent back have them."""
+
+TEXT_PARTS = frozenset({"text"})
 
 
 def _as_parts(value: Any) -> Any:
@@ -66,26 +79,14 @@ def _as_parts(value: Any) -> Any:
     raise PydanticCustomError("content_type", "Input should be a string or a list of text parts")
 
 
-def _as_list(value: Any) -> Any:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list):
-        return value
-    raise PydanticCustomError("stop_type", "Input should be a string or a list of strings")
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
+    content: Annotated[list[TextPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])]
     """A string, or text parts, which are joined by newlines."""
 
     @property
@@ -93,90 +94,89 @@ class ChatMessage(_Strict):
         return "\n".join(part.text for part in self.content)
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class Extension(_Strict):
-    """What kvgrove adds to a request."""
+class Generation(Strict):
+    """What OpenAI's two ways to ask for text have in common."""
 
-    prefix: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
-    """A declared stable prefix of the namespace; its documents come with it."""
-    documents: list[Annotated[str, StringConstraints(min_length=1, max_length=253)]] = Field([], max_length=256)
-    """Declared documents, in any order: the namespace's own order counts."""
-    session: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    """Narrows sharing within the verified user and keeps the conversation on its node. Never widens anything."""
-
-
-class ChatRequest(_Strict):
-    model: Annotated[str, StringConstraints(min_length=1, max_length=512)]
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    model: ModelName
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1, le=MAX_NEW_TOKENS)
-    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_NEW_TOKENS)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Annotated[
-        list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]],
-        BeforeValidator(_as_list),
-        Field(max_length=MAX_STOPS),
-    ] = []
-    n: Literal[1] = 1
-    logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_k: int = Field(0, ge=-1, le=2**31 - 1)
+    """Choose among so many of the likeliest tokens; 0 and -1: among all."""
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    seed: Seed | None = None
+    stop: StopList = Field([])
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
     user: str | None = Field(None, max_length=512)
     kvgrove: Extension = Extension()
 
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self, top_logprobs: int | None) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(self.top_k, 0),
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=self.seed,
+            top_logprobs=top_logprobs,
+        )
+
     @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
+    def _streams(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("needs_stream", "stream_options: only allowed with 'stream': true")
+        return self
+
+
+class ChatRequest(Generation):
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_tokens: NewTokens | None = None
+    max_completion_tokens: NewTokens | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise PydanticCustomError("needs_logprobs", "top_logprobs: only allowed with 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise PydanticCustomError("two_limits", "max_tokens: differs from max_completion_tokens, send one of them")
         return self
 
-    @property
-    def limit(self) -> int | None:
-        """Tokens to generate at most, as asked for."""
-        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
-
-    @property
-    def limit_field(self) -> str:
-        return "max_completion_tokens" if self.max_completion_tokens is not None else "max_tokens"
-
-    @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def ask(self) -> Ask:
+        newer = self.max_completion_tokens is not None
+        return Ask(
+            model=self.model,
+            prompt=ChatPrompt(tuple(Message(role=each.role, content=each.text) for each in self.messages)),
+            prompt_field="messages",
+            limit=self.max_completion_tokens if newer else self.max_tokens,
+            limit_field="max_completion_tokens" if newer else "max_tokens",
+            sampling=self.sampling((self.top_logprobs or 0) if self.logprobs else None),
+            stop=self.stop,
+            prefix=self.kvgrove.prefix,
+            documents=self.kvgrove.documents,
+            session=self.kvgrove.session,
+        )
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """A checked request; raises BadRequest naming the first field that is off, never quoting its value."""
-    try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadRequest(f"The body is not valid JSON: {problem}.", code="invalid_json") from None
-    if not isinstance(fields, dict):
-        raise BadRequest("The body must be a JSON object.", code="invalid_json")
-    _refuse_unsupported(fields)
+    fields = read_object(body)
+    drop_unsupported(fields, UNSUPPORTED, NEUTRAL)
     messages = fields.get("messages")
     if isinstance(messages, list):
         fields["messages"] = [_plain_message(each, position) for position, each in enumerate(messages)]
-    try:
-        return ChatRequest.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise _first_problem(error) from None
-
-
-def _refuse_unsupported(fields: dict[str, Any]) -> None:
-    for name in [name for name in fields if name in UNSUPPORTED]:
-        value = fields.pop(name)
-        if value is not None and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
-            raise BadRequest(f"'{name}' is not supported: leave it out.", field=name, code="unsupported_parameter")
+    return check(ChatRequest, fields)
 
 
 def _plain_message(message: Any, position: int) -> Any:
@@ -191,41 +191,5 @@ def _plain_message(message: Any, position: int) -> Any:
                 code="unsupported_parameter",
             )
         del plain[name]
-    _refuse_other_parts(plain.get("content"), f"messages[{position}].content")
+    refuse_other_parts(plain.get("content"), f"messages[{position}].content", TEXT_PARTS)
     return plain
-
-
-def _refuse_other_parts(content: Any, path: str) -> None:
-    """Parts that are no text, before anything else of them is looked at: nothing of the request is served."""
-    for index, part in enumerate(content if isinstance(content, list) else ()):
-        if isinstance(part, dict) and isinstance(kind := part.get("type"), str) and kind != "text":
-            raise BadRequest(
-                f"'{path}[{index}].type': models here read text and nothing else: leave the part out.",
-                field=f"{path}[{index}].type",
-                code="unsupported_content",
-            )
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    """Equal in JSON's eyes: false is not 0."""
-    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
-
-
-def _first_problem(error: ValidationError) -> BadRequest:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    field, message, kind = _path(first["loc"]), first["msg"], first["type"]
-    if not field:  # a rule over several fields names its field itself
-        field, _, message = message.partition(": ")
-    if kind == "missing":
-        return BadRequest(f"'{field}' is required.", field=field, code="missing_required_parameter")
-    if kind == "extra_forbidden":
-        return BadRequest(f"'{field}' is not known: leave it out.", field=field, code="unknown_parameter")
-    return BadRequest(f"'{field}': {message}.", field=field)
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """``messages[0].content``, as OpenAI writes it. Names from the request are cut short."""
-    path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part[:64]}" if path else part[:64]
-    return path

@@ -1,127 +1,122 @@
-"""OpenAI's chat answer, plain and in chunks, with kvgrove's extension. Pure.
+"""OpenAI's chat answers, plain and in chunks, with kvgrove's extension. Pure but for reading the answers.
 
 Both forms are made from the same facts, so that usage is the same either way (API-02); ``cached_tokens`` is there also
 when it is 0 (API-01).
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from kvgrove_gateway.route import Route
-from kvgrove_protocol.data import TokenLogprob, Usage
+from kvgrove_gateway.account import Account
+from kvgrove_gateway.answer import AnswerPiece, LogprobText
+from kvgrove_gateway.answers import Answers
+from kvgrove_gateway.errors import ApiError
 
 NEVER = -9999.0
 """OpenAI's figure for a log probability that is no finite number."""
 
-
-@dataclass(frozen=True)
-class LogprobText:
-    """A token's log probability with texts instead of ids: (text, bytes, logprob) of the token and its alternatives."""
-
-    token: str
-    logprob: float
-    top: tuple[tuple[str, float], ...]
+END = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True)
-class Account:
-    """What a request cost and where it ran: the extension's content."""
-
-    usage: Usage
-    node: str
-    tier: str
-    ttft_s: float
-    route: Route | None = None
-    """Only for a caller who may know."""
-
-    def usage_body(self) -> dict[str, Any]:
-        usage = self.usage
-        return {
-            "prompt_tokens": usage.prompt,
-            "completion_tokens": usage.completion,
-            "total_tokens": usage.prompt + usage.completion,
-            "prompt_tokens_details": {"cached_tokens": usage.reused},
-        }
-
-    def extension(self) -> dict[str, Any]:
-        return {
-            "node": self.node,
-            "reused_tokens": self.usage.reused,
-            "missed": {reason.value: count for reason, count in sorted(self.usage.missed.items())},
-            "tier": self.tier,
-            "ttft_s": round(self.ttft_s, 6),
-            **({} if self.route is None else {"route": self.route.body()}),
-        }
-
-
-@dataclass(frozen=True)
-class Replies:
-    """The bodies of one answer."""
+class ChatReplies:
+    """The bodies of one request's answers."""
 
     id: str
     created: int
     model: str
+    include_usage: bool
+    """A chunk with the usage closes the stream."""
+    logprobs: bool
 
-    def plain(self, text: str, logprobs: Sequence[LogprobText] | None, finish_reason: str, account: Account) -> bytes:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None if logprobs is None else _logprobs(logprobs),
-            "finish_reason": finish_reason,
-        }
-        body = self._head("chat.completion", [choice])
-        return msgspec.json.encode(body | {"usage": account.usage_body(), "kvgrove": account.extension()})
+    async def whole(self, answers: Answers) -> bytes:
+        """All of it in one body. Raises ApiError if an answer breaks off."""
+        texts: list[list[AnswerPiece]] = [[] for _ in answers.all]
+        async for index, piece in answers.pieces():
+            if piece is not None:
+                texts[index].append(piece)
+        choices = [
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant",
+                    "content": "".join(piece.text for piece in pieces),
+                    "refusal": None,
+                },
+                "logprobs": _logprobs([each for piece in pieces for each in piece.logprobs]) if self.logprobs else None,
+                "finish_reason": answers.all[index].finish_reason,
+            }
+            for index, pieces in enumerate(texts)
+        ]
+        body = self._head("chat.completion", choices)
+        account = answers.account
+        return msgspec.json.encode(body | {"usage": usage_body(account), "kvgrove": account.extension()})
 
-    def first(self, *, include_usage: bool) -> bytes:
-        """Names the role, before any text."""
-        return self._chunk({"role": "assistant", "content": "", "refusal": None}, None, None, include_usage)
+    async def events(self, answers: Answers) -> AsyncIterator[bytes]:
+        """Chunk by chunk: for each choice a role, texts, a reason of the end; then the usage if asked for, and the end.
 
-    def text(self, text: str, logprobs: Sequence[LogprobText] | None, *, include_usage: bool) -> bytes:
-        return self._chunk({"content": text}, logprobs, None, include_usage)
-
-    def last(self, finish_reason: str, account: Account, *, include_usage: bool) -> bytes:
-        """Carries the reason of the end; the extension too, where no usage chunk follows."""
-        extension = {} if include_usage else {"kvgrove": account.extension()}
-        return self._chunk({}, None, finish_reason, include_usage, extension)
-
-    def usage(self, account: Account) -> bytes:
-        """The closing chunk of ``stream_options.include_usage``: no choices."""
-        body = self._head("chat.completion.chunk", [])
-        return _event(body | {"usage": account.usage_body(), "kvgrove": account.extension()})
+        An error travels as an event: the status line is long gone.
+        """
+        for index in range(len(answers.all)):
+            yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
+        left = len(answers.all)
+        try:
+            async for index, piece in answers.pieces():
+                if piece is not None:
+                    yield self._chunk(index, {"content": piece.text}, piece.logprobs if self.logprobs else ())
+                    continue
+                left -= 1
+                closing = not left and not self.include_usage
+                extension = {"kvgrove": answers.account.extension()} if closing else {}
+                yield self._chunk(index, {}, finish_reason=answers.all[index].finish_reason, more=extension)
+        except ApiError as error:
+            yield event(error.body())
+            return
+        if self.include_usage:
+            account = answers.account
+            body = self._head("chat.completion.chunk", [])
+            yield event(body | {"usage": usage_body(account), "kvgrove": account.extension()})
+        yield END
 
     def _chunk(
         self,
+        index: int,
         delta: dict[str, Any],
-        logprobs: Sequence[LogprobText] | None,
-        finish_reason: str | None,
-        include_usage: bool,
-        extension: dict[str, Any] | None = None,
+        logprobs: Sequence[LogprobText] = (),
+        *,
+        finish_reason: str | None = None,
+        more: dict[str, Any] | None = None,
     ) -> bytes:
         choice = {
-            "index": 0,
+            "index": index,
             "delta": delta,
-            "logprobs": None if not logprobs else _logprobs(logprobs),
+            "logprobs": _logprobs(logprobs) if logprobs else None,
             "finish_reason": finish_reason,
         }
         body = self._head("chat.completion.chunk", [choice])
-        if include_usage:
+        if self.include_usage:
             body["usage"] = None  # OpenAI: present and null in all chunks but the last
-        return _event(body | (extension or {}))
+        return event(body | (more or {}))
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
 
-END = b"data: [DONE]\n\n"
+def usage_body(account: Account) -> dict[str, Any]:
+    usage = account.usage
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.reused},
+    }
 
 
-def error_event(body: dict[str, Any]) -> bytes:
-    """An error after the stream has begun: OpenAI's shape as one event."""
-    return _event(body)
+def event(body: Mapping[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 def models(names: Sequence[str], created: int) -> bytes:
@@ -132,12 +127,12 @@ def model(name: str, created: int) -> bytes:
     return msgspec.json.encode(_model(name, created))
 
 
+def finite(logprob: float) -> float:
+    return max(logprob, NEVER)
+
+
 def _model(name: str, created: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "kvgrove"}
-
-
-def _event(body: dict[str, Any]) -> bytes:
-    return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 def _logprobs(entries: Sequence[LogprobText]) -> dict[str, Any]:
@@ -150,14 +145,5 @@ def _logprobs(entries: Sequence[LogprobText]) -> dict[str, Any]:
     }
 
 
-def _entry(text: str, logprob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": max(logprob, NEVER), "bytes": list(text.encode())}
-
-
-def with_text(entry: TokenLogprob, texts: dict[int, str]) -> LogprobText:
-    """``entry`` with the texts of its ids, which ``texts`` must have."""
-    return LogprobText(
-        token=texts[entry.token_id],
-        logprob=entry.logprob,
-        top=tuple((texts[token_id], logprob) for token_id, logprob in entry.top),
-    )
+def _entry(text: str, logprob: float | None) -> dict[str, Any]:
+    return {"token": text, "logprob": NEVER if logprob is None else finite(logprob), "bytes": list(text.encode())}

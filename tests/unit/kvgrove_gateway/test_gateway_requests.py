@@ -44,7 +44,7 @@ def test_every_accepted_field_is_carried() -> None:
     )
     assert [message.text for message in request.messages] == ["be brief", "a\nb", "c", ""]
     assert request.include_usage
-    assert request.limit == 7
+    assert request.ask().limit == 7
     assert (request.temperature, request.top_p, request.seed) == (0, 0.5, -3)
     assert request.stop == ["END"]
     assert (request.logprobs, request.top_logprobs) == (True, 2)
@@ -56,10 +56,13 @@ def test_every_accepted_field_is_carried() -> None:
     [
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"frequency_penalty": 0.1}, "frequency_penalty"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"presence_penalty": "1"}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"store": True}, "store"),
         ({"prompt_cache_key": "x"}, "prompt_cache_key"),
-        ({"n": 2}, "n"),
+        ({"n": 17}, "n"),
+        ({"n": 0}, "n"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": True}, "temperature"),
         ({"temperature": 2.1}, "temperature"),

@@ -1,0 +1,62 @@
+"""One request as the pipeline sees it, whatever dialect it came in.
+
+A dialect's parser makes it, and nothing behind the parser looks at a body again. What a dialect cannot say is a default
+here. Holds no identity: that comes from the credential alone (I2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kvgrove_prompt.assembly import Message
+from kvgrove_protocol.data import Sampling
+
+CacheClass = Literal["5m", "1h"]
+
+
+@dataclass(frozen=True, repr=False)
+class ChatPrompt:
+    """Messages, to be put through the model's chat template. Has no ``repr``: it holds prompt text (I12)."""
+
+    messages: tuple[Message, ...]
+    open_ended: bool = False
+    """The answer continues the last message."""
+
+
+@dataclass(frozen=True, repr=False)
+class RawPrompt:
+    """A text or token ids as they are, past any template. Has no ``repr``: it holds prompt text (I12)."""
+
+    content: str | tuple[int, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Breakpoint:
+    """Where a caller says that a prompt prefix ends that is worth keeping.
+
+    ``origin``: the segment's, as `kvgrove_prompt.prompt.Segment` names it. ``text``: that segment's text up to here;
+    None: all of it.
+    """
+
+    origin: str
+    kept: CacheClass
+    text: str | None = None
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Ask:
+    """What is asked for. ``limit``: tokens to generate at most, None for as many as fit."""
+
+    model: str
+    prompt: ChatPrompt | RawPrompt
+    prompt_field: str
+    """The field that holds the prompt, for whoever is told that it is too long."""
+    limit: int | None
+    limit_field: str
+    sampling: Sampling
+    stop: Sequence[str] = ()
+    prompt_logprobs: int | None = None
+    breakpoints: Sequence[Breakpoint] = ()
+    prefix: str | None = None
+    documents: Sequence[str] = ()
+    session: str | None = None
