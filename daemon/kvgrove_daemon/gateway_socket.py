@@ -13,7 +13,9 @@ from collections.abc import Callable
 import zmq
 
 from kvgrove_link.frames import configure
+from kvgrove_link.gatekeeper import Gatekeeper
 from kvgrove_protocol.codec import negotiate
+from kvgrove_protocol.control import GATEWAY
 from kvgrove_protocol.data import TO_GATEWAY, TO_NODE, ClientHello, Error, Ping, Pong, ServerHello, ToGateway, ToNode
 from kvgrove_protocol.errors import Malformed, Terminal, VersionMismatch
 
@@ -49,14 +51,20 @@ class GatewaySocket:
         handle: Callable[[bytes, ToNode], None],
         lost: Callable[[bytes], None],
         count: Callable[[str], None],
+        gate: Gatekeeper | None = None,
     ) -> None:
-        """``lost(peer)``: this peer's state is to be dropped. ``count(kind)``: a frame was dropped, and why."""
+        """``lost(peer)``: this peer's state is to be dropped. ``count(kind)``: a frame was dropped, and why.
+
+        ``gate``: lets gateways in and nobody else; None: a link in the clear.
+        """
         self._member, self._boot = member, boot
         self._handle, self._lost, self._count = handle, lost, count
         self._peers: OrderedDict[bytes, int] = OrderedDict()
         self._socket = context.socket(zmq.ROUTER)
         configure(self._socket)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+        if gate is not None:
+            gate.guard(self._socket, "data", (GATEWAY,))
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:

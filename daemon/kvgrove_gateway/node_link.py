@@ -24,6 +24,7 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from kvgrove_gateway.answer_stream import AnswerStream, Reply
 from kvgrove_gateway.errors import FrameTooLarge, NodeLost, NodeRefused
@@ -32,8 +33,10 @@ from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.router.decide import Backlog
 from kvgrove_gateway.settings import Limits
 from kvgrove_link.frames import configure
+from kvgrove_link.gatekeeper import REFUSALS, dial_with
+from kvgrove_link.link_keys import LinkKeys, LinkKeysUnusable
 from kvgrove_protocol.codec import MAX_FRAME_BYTES
-from kvgrove_protocol.control import NodeEndpoint
+from kvgrove_protocol.control import DAEMON, NodeEndpoint
 from kvgrove_protocol.data import (
     TO_GATEWAY,
     TO_NODE,
@@ -84,7 +87,7 @@ class LinkState(Enum):
 class SessionEnded(Retryable):
     """This session is of no more use.
 
-    ``code`` is one of ``disconnected silent no_hello other_boot refused bad_address retired``.
+    ``code`` is one of ``disconnected silent no_hello other_boot refused bad_address keys_refused retired``.
     """
 
 
@@ -103,8 +106,9 @@ class NodeLink:
         metrics: Metrics,
         clock: Callable[[], float],
         random: Random,
+        keys: LinkKeys | None = None,
     ) -> None:
-        """``member``/``boot``: this gateway's own, for the hello."""
+        """``member``/``boot``: this gateway's own, for the hello. ``keys``: None for a link in the clear."""
         self.endpoint = endpoint
         self.state = LinkState.DOWN
         self.load = NO_LOAD
@@ -116,6 +120,7 @@ class NodeLink:
         self._metrics = metrics
         self._clock = clock
         self._random = random
+        self._keys = keys
         self._answers: dict[str, AnswerStream] = {}
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue(limits.node_send_queue)
         self._chunks: dict[tuple[bytes, int], asyncio.Future[BundleChunk]] = {}
@@ -225,7 +230,7 @@ class NodeLink:
             while True:
                 was_ready = False
                 try:
-                    await self._session()
+                    await self._session(failures)
                 except* SessionEnded as ended:
                     was_ready = self.state is LinkState.READY
                     self._end_session(ended.exceptions)
@@ -237,15 +242,19 @@ class NodeLink:
         finally:
             self._lose("the node has left the plan")
 
-    async def _session(self) -> None:
+    async def _session(self, failures: int) -> None:
         socket = self._context.socket(zmq.DEALER)
         configure(socket)
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(REFUSALS))
         self._outbox = asyncio.Queue(self._limits.node_send_queue)
         self._heard = self._clock()
         try:
             try:
+                if self._keys is not None:
+                    dial_with(socket, self._keys, DAEMON, failures)
                 socket.connect(self.endpoint.address)
+            except LinkKeysUnusable as error:
+                raise SessionEnded(error.message, code="keys_refused") from None
             except zmq.ZMQError as error:
                 raise SessionEnded(f"its address cannot be used: {error.strerror}", code="bad_address") from None
             self._post(ClientHello(member=self._member, boot=self._boot))
@@ -283,7 +292,10 @@ class NodeLink:
                 future.exception()  # seen, also where nobody waits any more
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        await monitor.recv_multipart()
+        event = parse_monitor_message(await monitor.recv_multipart())["event"]
+        if event in REFUSALS:
+            log.warning("node %s: it and this gateway do not accept each other's keys", self.name)
+            raise SessionEnded("keys were not accepted", code="keys_refused")
         raise SessionEnded("the connection dropped", code="disconnected")
 
     async def _send(self, socket: zmq.asyncio.Socket) -> None:

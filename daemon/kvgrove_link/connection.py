@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from kvgrove_link.errors import LinkLost, Superseded
 from kvgrove_link.frames import configure
+from kvgrove_link.gatekeeper import REFUSALS, dial_with
+from kvgrove_link.link_keys import OPERATOR, LinkKeys, LinkKeysUnusable
 from kvgrove_protocol.control import TO_MEMBER, TO_PLANNER, Goodbye, Hello, Refused, ToMember, ToPlanner, Welcome
 from kvgrove_protocol.errors import Malformed
 
@@ -36,18 +39,34 @@ class LinkCounters:
 
 class Connection:
     """A dialled socket. Ends by raising LinkLost with one of the codes ``disconnected``, ``silent``, ``no_welcome``,
-    ``version_mismatch``, ``hello_first``, ``not_leading``, ``refused`` (for any other cause), ``fetch_timeout``,
-    ``closing``; or by raising Superseded.
+    ``version_mismatch``, ``hello_first``, ``not_leading``, ``wrong_role``, ``refused`` (for any other cause),
+    ``fetch_timeout``, ``keys_refused`` (by either side), ``closing``; or by raising Superseded.
     """
 
-    KNOWN_REFUSALS = frozenset({"version_mismatch", "hello_first", "not_leading"})
+    KNOWN_REFUSALS = frozenset({"version_mismatch", "hello_first", "not_leading", "wrong_role"})
 
-    def __init__(self, context: zmq.asyncio.Context, address: str, counters: LinkCounters) -> None:
-        """Dials at once (connecting goes on in the background). Raises zmq.ZMQError for an address of no known form."""
+    def __init__(
+        self,
+        context: zmq.asyncio.Context,
+        address: str,
+        counters: LinkCounters,
+        keys: LinkKeys | None = None,
+        attempt: int = 0,
+    ) -> None:
+        """Dials at once (connecting goes on in the background). ``attempt``: how many failed before, one after another.
+
+        Raises zmq.ZMQError for an address of no known form, LinkLost (``keys_refused``) where ``keys`` cannot be used.
+        """
         self._socket: zmq.asyncio.Socket = context.socket(zmq.DEALER)
         self._counters = counters
         configure(self._socket)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        if keys is not None:
+            try:
+                dial_with(self._socket, keys, OPERATOR, attempt)
+            except LinkKeysUnusable as error:
+                self._socket.close()
+                raise LinkLost(error.message, code="keys_refused") from None
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(REFUSALS))
         self._failure: LinkLost | None = None
         self._failed = asyncio.Event()
         try:
@@ -93,7 +112,9 @@ class Connection:
 
     async def watch_transport(self) -> None:
         """Raises LinkLost once the transport is gone: its own reconnection would come without a Hello."""
-        await self._monitor.recv_multipart()  # the one event it was asked for
+        event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
+        if event in REFUSALS:
+            raise LinkLost("the planner and this member do not accept each other's keys", code="keys_refused")
         raise LinkLost("the connection dropped", code="disconnected")
 
     def close(self, *, goodbye: bool) -> None:

@@ -7,6 +7,7 @@ It must not know what plans and reports mean: the callbacks do.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from inspect import isawaitable
@@ -20,9 +21,12 @@ from kvgrove_link.clock import boottime
 from kvgrove_link.connection import Connection, LinkCounters
 from kvgrove_link.errors import FetchTimeout, LinkLost, Superseded
 from kvgrove_link.leases import LeaseTable
+from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.pacing import SILENT_INTERVALS, Pacing
 from kvgrove_protocol.control import Bodies, BodyRequest, Hello, LeaseGrant, NodePlan, NodeReport, Revision
 from kvgrove_protocol.errors import KvgroveError
+
+log = logging.getLogger(__name__)
 
 NO_REVISION = Revision(term=0, n=0)
 """What a member has applied before its first plan; older than every plan."""
@@ -51,10 +55,13 @@ class MemberLink:
         random: Random | None = None,
         min_report_interval: float = 0.05,
         pacing: Pacing | None = None,
+        keys: LinkKeys | None = None,
     ) -> None:
+        """``keys``: None for a link in the clear."""
         self.counters = LinkCounters()
         self._context = context
         self._address = address
+        self._keys = keys
         self._hello = hello
         self._on_plan = on_plan
         self._report = report
@@ -145,15 +152,19 @@ class MemberLink:
     async def _keep_dialling(self) -> None:
         attempt = 0
         while not self._closing.is_set():
-            attempt = 0 if await self._one_connection() else attempt + 1
+            attempt = 0 if await self._one_connection(attempt) else attempt + 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pacing.backoff(attempt, self._random)):
                     await self._closing.wait()
 
-    async def _one_connection(self) -> bool:
+    async def _one_connection(self, attempt: int) -> bool:
         """Whether it was welcomed. Raises Superseded."""
-        connection = self._connection = Connection(self._context, self._address, self.counters)
         self.counters.connections += 1
+        try:
+            connection = self._connection = Connection(self._context, self._address, self.counters, self._keys, attempt)
+        except LinkLost as loss:
+            self._count(loss)
+            return False
         superseded: Superseded | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -162,8 +173,7 @@ class MemberLink:
                 group.create_task(self._report_for_ever(connection))
                 group.create_task(self._converse(connection))
         except* LinkLost as losses:
-            code = next(loss.code for loss in _leaves(losses))
-            self.counters.lost[code] = self.counters.lost.get(code, 0) + 1
+            self._count(next(_leaves(losses)))
         except* Superseded as refusals:
             superseded = next(_leaves(refusals))
         finally:
@@ -176,6 +186,11 @@ class MemberLink:
         if superseded is not None:
             raise superseded
         return welcomed
+
+    def _count(self, loss: LinkLost) -> None:
+        self.counters.lost[loss.code] = self.counters.lost.get(loss.code, 0) + 1
+        if loss.code == "keys_refused":  # somebody has to act: nothing mends itself here
+            log.warning("link to the planner: %s", loss.message)
 
     async def _converse(self, connection: Connection) -> None:
         welcome = await connection.greet(self._hello(), self._pacing.hello_timeout)

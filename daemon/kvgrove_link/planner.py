@@ -6,14 +6,26 @@ does not read must not hold up the others, so a message for a full or vanished c
 the member gets the newest plan when it reports again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 import zmq.asyncio
 
 from kvgrove_link.frames import configure
+from kvgrove_link.gatekeeper import Gatekeeper, role_of_frame
+from kvgrove_link.link_keys import LinkKeys, LinkKeysUnusable
 from kvgrove_protocol.codec import negotiate
-from kvgrove_protocol.control import TO_MEMBER, TO_PLANNER, Hello, Refused, ToMember, ToPlanner, Welcome
+from kvgrove_protocol.control import (
+    DAEMON,
+    GATEWAY,
+    TO_MEMBER,
+    TO_PLANNER,
+    Hello,
+    Refused,
+    ToMember,
+    ToPlanner,
+    Welcome,
+)
 from kvgrove_protocol.errors import Malformed, VersionMismatch
 
 
@@ -22,6 +34,10 @@ class PlannerCounters:
     """What happened on the planner's socket since its start; all only rise."""
 
     malformed: int = 0
+    wrong_role: int = 0
+    """Members that said to be what their key is not."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Peers that did not get in, by reason (`kvgrove_link.gatekeeper.REFUSALS`)."""
     version_mismatch: int = 0
     unroutable: int = 0
     """Messages for connections that are gone."""
@@ -32,16 +48,23 @@ class PlannerCounters:
 class PlannerSocket:
     """A bound ROUTER, owned by one event loop. ``term`` may be raised while it runs: later members are told the new."""
 
-    def __init__(self, context: zmq.asyncio.Context, address: str, *, term: int) -> None:
-        """Binds at once to ``tcp://host:port``, port ``*`` for a free one. Raises zmq.ZMQError where it cannot."""
+    def __init__(self, context: zmq.asyncio.Context, address: str, *, term: int, keys: LinkKeys | None = None) -> None:
+        """Binds at once to ``tcp://host:port``, port ``*`` for a free one; ``keys``: None for links in the clear.
+
+        Raises zmq.ZMQError where it cannot bind, LinkKeysUnusable where the keys are no keys.
+        """
         self.term = term
         self.counters = PlannerCounters()
         self._socket: zmq.asyncio.Socket = context.socket(zmq.ROUTER)
         configure(self._socket)
+        self._gate: Gatekeeper | None = None
         try:
+            if keys is not None:
+                self._gate = Gatekeeper(context, keys, refused=self._count_refused)
+                self._gate.guard(self._socket, "fleet", (DAEMON, GATEWAY))
             self._socket.bind(address)
-        except zmq.ZMQError:
-            self._socket.close()
+        except (zmq.ZMQError, LinkKeysUnusable):
+            self.close()
             raise
 
     @property
@@ -52,15 +75,16 @@ class PlannerSocket:
     async def receive(self) -> tuple[bytes, ToPlanner]:
         """The next message and the peer it came from. A Hello has been answered with Welcome already."""
         while True:
-            peer, *frames = await self._socket.recv_multipart()
+            first, *frames = await self._socket.recv_multipart(copy=False)
+            peer = bytes(first.buffer)
             try:
                 if len(frames) != 1:
                     raise Malformed("frames", f"{len(frames)}, expected 1")
-                message = TO_PLANNER.decode(frames[0])
+                message = TO_PLANNER.decode(frames[0].buffer)
             except Malformed:
                 self.counters.malformed += 1
                 continue
-            if isinstance(message, Hello) and not await self._welcome(peer, message):
+            if isinstance(message, Hello) and not await self._welcome(peer, message, frames[0]):
                 continue
             return peer, message
 
@@ -81,8 +105,17 @@ class PlannerSocket:
     def close(self) -> None:
         """Free the address. What was not sent yet is dropped."""
         self._socket.close()
+        if self._gate is not None:
+            self._gate.close()
 
-    async def _welcome(self, peer: bytes, hello: Hello) -> bool:
+    def _count_refused(self, why: str) -> None:
+        self.counters.refused[why] = self.counters.refused.get(why, 0) + 1
+
+    async def _welcome(self, peer: bytes, hello: Hello, frame: zmq.Frame) -> bool:
+        if self._gate is not None and role_of_frame(frame) != hello.role:
+            self.counters.wrong_role += 1
+            await self.send(peer, Refused(code="wrong_role", message="the key of this link is another role's"))
+            return False
         try:
             version = negotiate(hello.oldest_version, hello.newest_version)
         except VersionMismatch as error:
