@@ -3,8 +3,9 @@
 The texts and the tokenizer are waited for on the loop; rendering, tokenising and keying run in the assembly threads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvgrove_gateway.account import Mark
 from kvgrove_gateway.ask import Breakpoint
@@ -61,16 +62,15 @@ class Preparation:
         *,
         open_ended: bool = False,
         breakpoints: Sequence[Breakpoint] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> Prepared:
-        """Raises BadRequest for messages the template refuses, Unavailable or Busy where parts cannot be had now."""
-        bundle = resolution.model.tokenizer_bundle
-        if not bundle:
-            raise Unavailable("The model is not ready yet: try again later.", code="model_not_ready")
-        try:
-            texts = await self._bodies.get(resolution.body_digests())
-        except BodiesMissing:
-            raise Unavailable("A referenced text is not available yet: try again.", code="body_unavailable") from None
-        tokenizer = await self._tokenizers.get(bundle)
+        """The prompt of a chat. ``tools``: as OpenAI writes them; ``options``: switches for the chat template.
+
+        Raises BadRequest for messages the template refuses, Unavailable or Busy where parts cannot be had now.
+        """
+        tokenizer = await self._tokenizer(resolution)
+        texts = await self._texts(resolution)
         prefix = resolution.prefix
         prefix_body = None if prefix is None else PrefixBody(name=prefix.name, text=texts[prefix.body])
         documents = [
@@ -79,16 +79,21 @@ class Preparation:
         ]
 
         def assembled() -> Prompt:
-            return assemble(tokenizer, messages, prefix=prefix_body, documents=documents, open_ended=open_ended)
+            return assemble(
+                tokenizer,
+                messages,
+                tools=tools,
+                options=options,
+                prefix=prefix_body,
+                documents=documents,
+                open_ended=open_ended,
+            )
 
         return await self._in_thread(resolution, tokenizer, assembled, breakpoints)
 
     async def prepare_raw(self, resolution: Resolution, content: str | Sequence[int]) -> Prepared:
         """The same for a prompt that no template is put over: a text, or token ids."""
-        bundle = resolution.model.tokenizer_bundle
-        if not bundle:
-            raise Unavailable("The model is not ready yet: try again later.", code="model_not_ready")
-        tokenizer = await self._tokenizers.get(bundle)
+        tokenizer = await self._tokenizer(resolution)
         return await self._in_thread(resolution, tokenizer, lambda: raw_prompt(tokenizer, content))
 
     async def _in_thread(
@@ -114,6 +119,18 @@ class Preparation:
             raise BadRequest(
                 f"The prompt cannot be assembled: {error.message}.", field=error.field, code=error.code
             ) from None
+
+    async def _tokenizer(self, resolution: Resolution) -> PromptTokenizer:
+        bundle = resolution.model.tokenizer_bundle
+        if not bundle:
+            raise Unavailable("The model is not ready yet: try again later.", code="model_not_ready")
+        return await self._tokenizers.get(bundle)
+
+    async def _texts(self, resolution: Resolution) -> Mapping[bytes, str]:
+        try:
+            return await self._bodies.get(resolution.body_digests())
+        except BodiesMissing:
+            raise Unavailable("A referenced text is not available yet: try again.", code="body_unavailable") from None
 
     def _keys(self, resolution: Resolution, prompt: Prompt) -> list[bytes]:
         if resolution.fence is None or resolution.namespace.suspended:

@@ -1,5 +1,6 @@
 """An assembled prompt: token ids as bytes, and where each of them comes from."""
 
+import re
 from array import array
 from collections.abc import Iterable
 from sys import byteorder
@@ -28,17 +29,30 @@ def unpack_tokens(tokens: bytes | memoryview) -> list[int]:
     return words.tolist()
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """Tokens ``start`` (inclusive) to ``end`` (exclusive) that were tokenised as one text.
+TEMPLATE_ORIGIN = "template"
 
-    ``origin``: ``template``, ``prefix:<name>``, ``document:<name>`` or ``messages[i].content``: what an explanation
-    calls them.
+_INDEXED = re.compile(r"(messages|tools)\[([0-9]+)\]")
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Tokens ``start`` (inclusive) to ``end`` (exclusive) of one origin.
+
+    ``origin`` is what an explanation calls them, and stable: ``template`` (the chat template's own text),
+    ``prefix:<name>``, ``document:<name>``, ``tools[k]``, ``prompt`` (a text to be completed), or of message i as the
+    request numbers it ``messages[i].content``, ``messages[i].reasoning``, ``messages[i].tool_calls[j]``,
+    ``messages[i].tool_call_id``, ``messages[i].name``.
     """
 
     origin: str
     kind: SpanKind
     start: int
     end: int
+
+    @property
+    def message(self) -> int | None:
+        """The number of the message it came from; None if from none."""
+        found = _INDEXED.match(self.origin)
+        return int(found[2]) if found is not None and found[1] == "messages" else None
 
 
 class Prompt(msgspec.Struct, frozen=True):

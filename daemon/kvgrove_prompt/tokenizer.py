@@ -4,52 +4,73 @@ In a template's text control markers (``<|im_end|>``) are control tokens. In any
 that survives a decode, so that no message, document or prefix can end its own turn. Neither way adds a BOS: the
 template is its one owner (PRO-01).
 
-Every piece is encoded as the middle of a text: families that put a space before a text's first word (SentencePiece)
+Every text is encoded as the middle of a text: families that put a space before a text's first word (SentencePiece)
 would otherwise invent one at each seam. Only the very start of a prompt gets the family's own treatment.
 Knows nothing of roles, spans or caches.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, chain, islice, pairwise
+from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from kvgrove_prompt.bundle import Bundle, unpack
 from kvgrove_prompt.decoding import StreamDecoder
 from kvgrove_prompt.errors import TokenizerUnsupported
-from kvgrove_prompt.template import ChatTemplate, new_nonce
+from kvgrove_prompt.template import ChatTemplate, Renderer, new_nonce
+
+
+class Cut(NamedTuple):
+    """Where a part of a text begins: at ``token``, which also holds the end of what is before if ``shared``."""
+
+    token: int
+    shared: bool
 
 
 class PromptTokenizer:
     """A model's tokenizer and chat template, immutable once made; safe to share between threads."""
 
-    def __init__(self, bundle: Bundle, *, nonce: Callable[[], str] = new_nonce) -> None:
-        """``nonce``: source of unguessable text (128 bits or more a call) for the template's seams."""
+    def __init__(
+        self, bundle: Bundle, *, nonce: Callable[[], str] = new_nonce, renderer: Renderer | None = None
+    ) -> None:
+        """``nonce``: source of unguessable text (128 bits or more a call) for the template's seams.
+
+        ``renderer``: where the chat template is rendered; None: in the calling thread, unbounded in time.
+        """
         native = _load(bundle)
         fields: dict[str, Any] = json.loads(native.to_str())
         inner, edited = _without_leading_space(fields)
         self._control = Tokenizer.from_str(json.dumps(inner)) if edited else native
+        self._text = _blind_to_markers(inner)
+        self._start_text = _blind_to_markers(fields) if edited else self._text
         self._start = native
-        self._text = Tokenizer.from_str(json.dumps(_all_markers_special(inner)))
-        self._text.encode_special_tokens = True  # matches no special token: their markers are text
         self._marker_ids = _marker_ids(inner)
+        self._markers = {token["content"]: token["id"] for token in inner["added_tokens"] if _is_marker(token)}
+        self._pattern = _marker_pattern(inner)
         self._special_ids = frozenset(token["id"] for token in fields["added_tokens"] if token["special"])
         self._eos_ids = _eos_ids(bundle, native)
         self.template = (
             None
             if bundle.chat_template is None
-            else ChatTemplate(bundle.chat_template, named_tokens=bundle.named_tokens, nonce=nonce)
+            else ChatTemplate(
+                bundle.chat_template,
+                named_tokens=bundle.named_tokens,
+                markers=list(self._markers),
+                nonce=nonce,
+                renderer=renderer,
+            )
         )
         """The model's chat template; None where it has none."""
 
     @classmethod
-    def from_bundle(cls, packed: bytes) -> "PromptTokenizer":
+    def from_bundle(cls, packed: bytes, *, renderer: Renderer | None = None) -> "PromptTokenizer":
         """Raises Malformed for bytes that are no bundle, TokenizerUnsupported or TemplateUnsupported for what cannot
         be used."""
-        return cls(unpack(packed))
+        return cls(unpack(packed), renderer=renderer)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -73,13 +94,35 @@ class PromptTokenizer:
         """Control tokens that are no part of an answer's text."""
         return self._special_ids
 
+    @property
+    def markers(self) -> list[str]:
+        """Control markers, as texts."""
+        return list(self._markers)
+
     def encode_control(self, text: str, *, start: bool = False) -> list[int]:
-        """Tokens of a template's own text: control markers become control tokens.
+        """Tokens of a text in which control markers are meant: they become control tokens.
 
         ``start``: the text begins the prompt.
         """
-        tokenizer = self._start if start else self._control
-        return _encode(tokenizer, text).ids
+        return _encode(self._start if start else self._control, text).ids
+
+    def split_control(self, text: str) -> list[str | int]:
+        """A template's own text as ordinary texts (never empty) and control tokens, in order.
+
+        A marker that swallows the blanks beside it does so within ``text``.
+        """
+        if self._pattern is None:
+            return [text] if text else []
+        found: list[str | int] = []
+        position = 0
+        for match in self._pattern.finditer(text):
+            if match.start() > position:
+                found.append(text[position : match.start()])
+            found.append(self._markers[match[0] if match[0] in self._markers else match[0].strip()])
+            position = match.end()
+        if position < len(text):
+            found.append(text[position:])
+        return found
 
     def encode_text(self, text: str) -> list[int]:
         """Tokens of somebody's words: control markers become ordinary tokens.
@@ -88,11 +131,28 @@ class PromptTokenizer:
         """
         encoding = _encode(self._text, text)
         ids = encoding.ids
-        if self._marker_ids.isdisjoint(ids):
-            return ids
-        # Some models (Unigram; BPE with ignore_merges) hold markers in their own vocabulary too: cut them in two.
+        return ids if self._marker_ids.isdisjoint(ids) else self._cut(text, encoding)
+
+    def encode_parts(self, parts: Sequence[str], *, start: bool = False) -> tuple[list[int], list[Cut]]:
+        """Tokens of the text that ``parts`` add up to, markers being ordinary text, and where each part but the first
+        begins in them.
+
+        ``start``: the text begins the prompt, where some families treat it in their own way.
+        """
+        encoding = _encode(self._start_text if start else self._text, "".join(parts))
+        ids = encoding.ids
+        if not self._marker_ids.isdisjoint(ids):  # rare: each on its own, so that what is cut lies within one
+            apart = [self.encode_text(part) for part in parts]
+            ends = accumulate(len(each) for each in apart)
+            return list(chain.from_iterable(apart)), [Cut(end, False) for end in islice(ends, len(parts) - 1)]
+        begins = accumulate(len(part) for part in parts)
+        whole = sum(len(part) for part in parts)
+        return ids, [_cut_at(encoding, begin, whole, len(ids)) for begin in islice(begins, len(parts) - 1)]
+
+    def _cut(self, text: str, encoding: Encoding) -> list[int]:
+        """Some models (Unigram; BPE with ignore_merges) hold markers in their own vocabulary too: cut them in two."""
         cuts = [0]
-        for token_id, (begin, end) in zip(ids, encoding.offsets, strict=True):
+        for token_id, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token_id in self._marker_ids:
                 if end - begin < 2:
                     raise TokenizerUnsupported(
@@ -117,6 +177,40 @@ def _encode(tokenizer: Tokenizer, text: str) -> Encoding:
     not stop everybody else's event loop (PER-02)."""
     encoding: Encoding = tokenizer.encode_batch([text], add_special_tokens=False)[0]
     return encoding
+
+
+def _cut_at(encoding: Encoding, begin: int, whole: int, count: int) -> Cut:
+    """The cut at character ``begin`` of ``whole``. Characters that the normaliser drops are in no token."""
+    for position in range(begin, whole):
+        token = encoding.char_to_token(position)
+        characters = None if token is None else encoding.token_to_chars(token)
+        if token is not None and characters is not None:
+            return Cut(token, characters[0] < begin)
+    return Cut(count, False)
+
+
+def _blind_to_markers(fields: dict[str, Any]) -> Tokenizer:
+    """The same tokenizer, to which every control marker is text."""
+    tokenizer = Tokenizer.from_str(json.dumps(_all_markers_special(fields)))
+    tokenizer.encode_special_tokens = True  # matches no special token
+    return tokenizer
+
+
+def _marker_pattern(fields: dict[str, Any]) -> re.Pattern[str] | None:
+    """Finds markers as the tokenizer does: leftmost, then longest, with the blanks that they swallow."""
+    tokens = sorted(
+        (token for token in fields["added_tokens"] if _is_marker(token)),
+        key=lambda token: len(token["content"]),
+        reverse=True,
+    )
+    patterns = []
+    for token in tokens:
+        pattern = re.escape(token["content"])
+        if token["single_word"]:
+            pattern = rf"(?<!\w){pattern}(?!\w)"
+        blanks_before, blanks_after = (r"\s*" if token[side] else "" for side in ("lstrip", "rstrip"))
+        patterns.append(blanks_before + pattern + blanks_after)
+    return re.compile("|".join(patterns)) if patterns else None
 
 
 def _load(bundle: Bundle) -> Tokenizer:

@@ -238,7 +238,7 @@ def test_rou_11_what_the_template_refuses_is_refused_before_it_is_routed(fleet: 
         for found in iter(lambda: fleet.resolve(draw), None)
         if found.model.name.startswith(_bundle_of(fleet, "gemma"))
     )
-    turns = [Message("user", "one"), Message("user", "two")]
+    turns = [Message("user", "one"), Message("system", "two")]
     with pytest.raises(BadRequest):
         asyncio.run(fleet.preparation.prepare(resolution, turns))
 

@@ -88,7 +88,7 @@ def test_no_space_is_invented_at_a_seam() -> None:
     pieces = ["the cache", "of a prompt", " holds", "<|im_end|>", "\nwhat"]
     ids = [token_id for piece in pieces for token_id in tokenizer.encode_text(piece)]
     assert tokenizer.decode(ids) == "".join(pieces)
-    start = tokenizer.encode_control("the cache", start=True)
+    start, _ = tokenizer.encode_parts(["the cache"], start=True)
     assert tokenizer.decode(start) == " the cache"  # the family's own way to begin a prompt
 
 
