@@ -1,7 +1,9 @@
 """Whether a request may use the cache: pure checks, in one place, before every hit and reference (I2, I3).
 
 The order matters: what is refused outright comes first, then what is served cold, then what may hit. Access is the
-namespace's *current* rule, not the one of when a block was stored.
+namespace's *current* rule, not the one of when a block was stored. Its tenants say who is served at all; its scopes
+say who shares its cache and its texts. A caller without them is answered, cold, as `scope_denied`: before anything is
+looked up, so that neither reason nor time depends on what is resident.
 """
 
 from dataclasses import dataclass
@@ -39,19 +41,21 @@ def _refuse(code: str, message: str, *, retryable: bool = False) -> Admission:
     return Admission(Verdict.REFUSE, code=code, message=message, retryable=retryable)
 
 
-def admits_caller(namespace: HostedNamespace, caller: Caller) -> bool:
-    """Whether the namespace's current rule admits ``caller``."""
-    plan = namespace.plan
-    if plan.tenants is not None and caller.tenant not in plan.tenants:
-        return False
-    return set(plan.scopes) <= set(caller.scopes)
+def serves(namespace: HostedNamespace, caller: Caller) -> bool:
+    """Whether the namespace's current rule lets ``caller`` use it at all."""
+    return namespace.plan.tenants is None or caller.tenant in namespace.plan.tenants
+
+
+def shares_with(namespace: HostedNamespace, caller: Caller) -> bool:
+    """Whether ``caller`` holds every scope that its cache and its texts ask for now."""
+    return set(namespace.plan.scopes) <= set(caller.scopes)
 
 
 def _reference_problem(namespace: HostedNamespace, caller: Caller, span: Span) -> Admission | None:
     reference = span.document
     if reference is None:
         return None
-    document = namespace.documents.get(reference.id)
+    document = namespace.documents.get(reference.id) if shares_with(namespace, caller) else None
     if document is None or not set(document.scopes) <= set(caller.scopes):
         # One answer for both, so that nobody learns which documents exist.
         return _refuse("document_not_found", "no such document, or not for this caller")
@@ -71,7 +75,7 @@ def admit(request: Generate, table: PlanTable, *, lease_valid: bool) -> Admissio
     namespace = namespace.under(request.generation)
     if namespace is None:
         return _refuse("stale_fence", "the namespace is on another generation: resolve it anew", retryable=True)
-    if not admits_caller(namespace, request.caller):
+    if not serves(namespace, request.caller):
         return _refuse("forbidden", "the namespace's access rule does not admit this caller")
     if request.fence is None and any(span.document is not None for span in request.spans):
         # A gateway without a lease cannot know which version of a document is current.
@@ -90,6 +94,8 @@ def admit(request: Generate, table: PlanTable, *, lease_valid: bool) -> Admissio
     for span in request.spans:
         if (problem := _reference_problem(namespace, request.caller, span)) is not None:
             return problem
+    if not shares_with(namespace, request.caller):
+        return Admission(Verdict.COLD, MissReason.SCOPE_DENIED, namespace=namespace)
     if namespace.plan.suspended:
         return Admission(Verdict.COLD, MissReason.SUSPENDED, namespace=namespace)
     return Admission(Verdict.WARM, namespace=namespace)

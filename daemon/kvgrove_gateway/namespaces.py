@@ -1,8 +1,9 @@
 """Plan -> what a request may name, and in which state. Pure.
 
 `Directory` is one plan, ready for look-ups; a newer plan is a new directory. Access is checked against it on every
-request (I2). References to documents resolve only under a freshness lease: without one their current version and
-scopes are not known (I3). A document that is unknown and one that is not for this caller answer alike.
+request (I2): its tenants say who is served, its scopes say who shares the cache and the declared texts. References to
+documents resolve only under a freshness lease: without one their current version and scopes are not known (I3). A
+document that is unknown and one that is not for this caller answer alike.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ class Resolution:
     fence: Fence | None
     """None: no lease. The request is served cold and names no document."""
     prefix: PrefixPlan | None
+    scope_denied: bool
+    """The caller lacks a scope that the namespace asks for now: served cold, and without its texts."""
     documents: tuple[DocumentPlan, ...]
     """Canonical order: those of the prefix first, then the others as the namespace lists them, each once."""
 
@@ -123,14 +126,16 @@ class Directory:
         caller = identity.caller
         if session is not None:
             caller = Caller(tenant=caller.tenant, user=caller.user, scopes=caller.scopes, session=session)
-        chosen = None if prefix is None else _prefix(namespace, prefix)
+        denied = not holds_all_of(caller, namespace.scopes)
+        chosen = None if prefix is None else _prefix(namespace, prefix, denied=denied)
         return Resolution(
             namespace=namespace,
             model=model,
             caller=caller,
             fence=namespace.fence if lease_valid else None,
             prefix=chosen,
-            documents=_documents(namespace, caller, chosen, documents),
+            scope_denied=denied,
+            documents=_documents(namespace, caller, chosen, documents, denied=denied),
         )
 
 
@@ -138,13 +143,11 @@ def _admits(namespace: NamespacePlan, identity: Identity) -> bool:
     """The namespace's current rule and the credential's own limit."""
     if not identity.may_name(namespace.name):
         return False
-    if namespace.tenants is not None and identity.caller.tenant not in namespace.tenants:
-        return False
-    return holds_all_of(identity.caller, namespace.scopes)
+    return namespace.tenants is None or identity.caller.tenant in namespace.tenants
 
 
-def _prefix(namespace: NamespacePlan, name: str) -> PrefixPlan:
-    for prefix in namespace.prefixes:
+def _prefix(namespace: NamespacePlan, name: str, *, denied: bool) -> PrefixPlan:
+    for prefix in [] if denied else namespace.prefixes:
         if prefix.name == name:
             return prefix
     raise NotFound(
@@ -153,9 +156,10 @@ def _prefix(namespace: NamespacePlan, name: str) -> PrefixPlan:
 
 
 def _documents(
-    namespace: NamespacePlan, caller: Caller, prefix: PrefixPlan | None, names: Sequence[str]
+    namespace: NamespacePlan, caller: Caller, prefix: PrefixPlan | None, names: Sequence[str], *, denied: bool
 ) -> tuple[DocumentPlan, ...]:
-    readable = {document.name: document for document in namespace.documents if holds_all_of(caller, document.scopes)}
+    declared = [] if denied else namespace.documents
+    readable = {document.name: document for document in declared if holds_all_of(caller, document.scopes)}
     own = [] if prefix is None else prefix.documents
     if any(name not in readable for name in own):
         raise NotFound(

@@ -133,7 +133,7 @@ class Preparation:
             raise Unavailable("A referenced text is not available yet: try again.", code="body_unavailable") from None
 
     def _keys(self, resolution: Resolution, prompt: Prompt) -> list[bytes]:
-        if resolution.fence is None or resolution.namespace.suspended:
+        if resolution.fence is None or resolution.namespace.suspended or resolution.scope_denied:
             return []
         realm = resolution.realm
         private = realm.private_realm(resolution.namespace.isolation, resolution.caller, throwaway=self._throwaway)

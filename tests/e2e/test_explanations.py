@@ -48,7 +48,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path]) -> Iterator[Served]:
     with stage(tmp_path_factory.mktemp("explain")) as rig:
-        lines = rig.keys.read_text().replace("- {id: bob,", "- {id: bob, explain: true,")
+        lines = rig.keys.read_text().replace("- {id: bob,", "- {id: bob, explain: true, operator: true,")
         rig.keys.write_text(lines)
         for name in NODES:
             rig.daemon(name)

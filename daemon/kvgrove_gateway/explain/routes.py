@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 
-from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.errors import Forbidden
 from kvgrove_gateway.explain.bodies import parse_asked
 from kvgrove_gateway.explain.report import encode
 from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.http import JSON, read_body, unless_gone
+from kvgrove_gateway.identity.caller import Identity
 
 CALLERS_PATH = "/v1/explain"
 OPERATORS_PATH = "/admin/explain"
@@ -48,9 +48,9 @@ class ExplainRoutes:
 
     async def for_operators(self, request: Request) -> Response:
         identity = self._identify(request)
-        if not identity.explain:
+        if not identity.operator:
             raise Forbidden(
-                f"This API key is no operator's: use {CALLERS_PATH}, or a key that is marked 'explain'.",
+                f"This API key is no operator's: use {CALLERS_PATH}, or a key that is marked 'operator'.",
                 code="operators_only",
             )
         return await self._explain(request, identity, operator=True)

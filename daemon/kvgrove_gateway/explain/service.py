@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.errors import BadRequest, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.explain.bodies import Asked, AskedPrompt
@@ -18,6 +17,7 @@ from kvgrove_gateway.explain.parting import Keyed, parting
 from kvgrove_gateway.explain.pieces import pieces_of
 from kvgrove_gateway.explain.report import CandidateView, NodeView, PromptView, Report, RouteView
 from kvgrove_gateway.fleet import Fleet
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.node_link import NodeLink
 from kvgrove_gateway.prepare import Preparation, Prepared

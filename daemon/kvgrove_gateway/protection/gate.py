@@ -135,9 +135,9 @@ class Gate:
 
     def _admit(self, guard: Guard, identity: Identity) -> None:
         if guard is Guard.OPERATOR and not identity.operator:
-            raise Forbidden("An operator's credential is needed here.", code="operator_required")
+            raise Forbidden("An operator's credential is needed here.", code="operators_only")
         if guard is Guard.MONITOR and not identity.monitor:
-            raise Forbidden("A monitor's or an operator's credential is needed here.", code="operator_required")
+            raise Forbidden("A monitor's or an operator's credential is needed here.", code="operators_only")
         if guard is Guard.CALLER:
             if self._draining():
                 raise Unavailable("The gateway is shutting down: send the request again.", code="draining")

@@ -104,7 +104,28 @@ def test_i2_isolated_every_scope_of_the_rule_is_needed() -> None:
     ruled = table(msgspec.structs.replace(NAMESPACE, scopes=["hr", "legal"]))
     for held, admitted in ((("hr",), False), (("legal", "hr", "x"), True), ((), False)):
         caller = Caller(tenant="acme", scopes=held)
-        assert (admit(replaced(caller=caller), ruled, lease_valid=True).verdict is Verdict.WARM) == admitted, held
+        admission = admit(replaced(caller=caller), ruled, lease_valid=True)
+        expected = (Verdict.WARM, None) if admitted else (Verdict.COLD, MissReason.SCOPE_DENIED)
+        assert (admission.verdict, admission.reason) == expected, held
+
+
+def test_i2_isolated_a_revoked_scope_takes_the_documents_along() -> None:
+    """Also one that asks for no scope of its own; and the answer is that of one that is unknown."""
+    ruled = table(msgspec.structs.replace(NAMESPACE, scopes=["staff"]))
+    asked = replaced(spans=document("open", b"o" * 32, 5))
+    denied = admit(asked, ruled, lease_valid=True)
+    unknown = admit(replaced(spans=document("no-such", b"h" * 32, 3)), table(), lease_valid=True)
+    assert (denied.verdict, denied.code, denied.message) == (Verdict.REFUSE, unknown.code, unknown.message)
+    held = msgspec.structs.replace(asked, caller=Caller(tenant="acme", scopes=("staff",)))
+    assert admit(held, ruled, lease_valid=True).verdict is Verdict.WARM
+
+
+def test_i3_fresh_a_denial_by_an_older_rule_is_resolved_anew_and_by_an_unproven_one_is_cold() -> None:
+    ruled = table(msgspec.structs.replace(NAMESPACE, scopes=["staff"]))
+    older = admit(replaced(fence=Fence(2, 5, 0)), ruled, lease_valid=True)
+    assert (older.verdict, older.code) == (Verdict.REFUSE, "stale_fence")
+    newer = admit(replaced(fence=Fence(2, 5, 2)), ruled, lease_valid=True)
+    assert (newer.verdict, newer.reason) == (Verdict.COLD, MissReason.FENCE_NEWER)
 
 
 def test_i2_isolated_no_tenants_means_nobody_and_a_missing_list_means_every_verified_one() -> None:

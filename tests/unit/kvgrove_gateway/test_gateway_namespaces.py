@@ -61,12 +61,21 @@ def test_access_is_the_plans_and_the_keys() -> None:
         TABLE.admit(identity(namespaces=frozenset({"team/other"})), "bot")
     with pytest.raises(NotFound):
         TABLE.admit(identity(), "team/nowhere")
-    scoped = directory(msgspec.structs.replace(SPACE, scopes=["hr", "it"]))
-    with pytest.raises(Forbidden):
-        scoped.admit(identity("acme", "it"), "bot")
-    assert scoped.admit(identity("acme", "it", "hr"), "bot").uid == "u1"
     anyone = directory(msgspec.structs.replace(SPACE, tenants=None))
     assert anyone.admit(identity("stranger"), "bot").uid == "u1"
+
+
+def test_i2_isolated_a_caller_without_the_scopes_is_served_without_cache_and_texts() -> None:
+    scoped = directory(msgspec.structs.replace(SPACE, scopes=["hr", "it"]))
+    assert not scoped.resolve(identity("acme", "it", "hr"), "bot", prefix="rules", lease_valid=True).scope_denied
+    assert scoped.resolve(identity("acme", "it"), "bot", lease_valid=True).scope_denied
+    for reference in ({"prefix": "rules"}, {"documents": ["a"]}):
+        answers = []
+        for table in (scoped, directory(msgspec.structs.replace(SPACE, prefixes=[], documents=[]))):
+            with pytest.raises(NotFound) as caught:
+                table.resolve(identity("acme", "it"), "bot", lease_valid=True, **reference)  # type: ignore[arg-type]
+            answers.append(caught.value.body())
+        assert answers[0] == answers[1]  # as one that is not declared
 
 
 def test_only_what_may_be_used_is_listed() -> None:
