@@ -57,7 +57,7 @@ def _begun(status: PromptCacheNamespaceStatus) -> dict[str, datetime | None]:
     """What is under way -> since when."""
     invalidation, erasure = status.invalidation, status.erasure
     return {
-        "warmup": status.warmth.started_at,
+        "warmup": status.warmth.started_at if status.phase != "Suspended" else None,
         "invalidation": invalidation.requested_at if invalidation.completed_at is None else None,
         "erasure": erasure.requested_at if erasure.completed_at is None else None,
     }

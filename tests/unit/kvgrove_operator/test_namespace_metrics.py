@@ -46,6 +46,11 @@ def test_what_is_under_way_has_an_age_and_what_is_complete_has_none() -> None:
     assert found["kvgrove_operator_rollout_step", "a"] == 2
 
 
+def test_what_is_suspended_warms_nothing() -> None:
+    status = PromptCacheNamespaceStatus(phase="Suspended", warmth=WarmthStatus(wanted=8, started_at=BEFORE))
+    assert samples(a=status)["kvgrove_operator_warmup_age_seconds", "a"] == 0
+
+
 def test_a_condition_is_one_only_where_it_is_true() -> None:
     conditions = tuple(
         Condition(type=kind.value, status=status, last_transition_time=NOON, reason=ConditionReason.PROGRESSING)
