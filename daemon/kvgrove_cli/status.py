@@ -63,11 +63,37 @@ class RemovedStatus(_Part, frozen=True, kw_only=True):
     erasure: ErasureStatus
 
 
+class RolloutStatus(_Part, frozen=True, kw_only=True):
+    """How far the move to the declared generation is."""
+
+    phase: str
+    """As in ``status.rollout.phase`` of the resource."""
+    step: int = 0
+    """From 1; 0: none."""
+    steps: int = 0
+    weight: int = 0
+    """Percent of new conversations that the candidate takes."""
+    candidate: str = ""
+    """The ModelVersion that comes, or goes; empty: none."""
+    candidate_generation: str = ""
+    """First 12 digits: what spec.rollout.approvedGeneration may name."""
+    previous: str = ""
+    """The ModelVersion that a revert goes back to at once; empty: its window is over."""
+    reason: str = ""
+    message: str = ""
+    warm_ready: int = 0
+    warm_wanted: int = 0
+    """Blocks of the candidate's warm set, over all nodes."""
+    failures: int = 0
+    inconclusive: int = 0
+    not_measured: int = 0
+
+
 class NamespaceStatus(_Part, frozen=True, kw_only=True):
     name: str
     uid: str
     phase: str
-    """Pending, Warming, Ready, Degraded or Suspended; `message` says why it is not Ready."""
+    """Pending, Warming, Ready, RollingOut, Degraded or Suspended; `message` says why it is not Ready."""
     model: str
     """The ModelVersion that answers now; empty: none yet."""
     generation: str
@@ -83,6 +109,7 @@ class NamespaceStatus(_Part, frozen=True, kw_only=True):
     invalidation_complete: bool
     message: str
     erasures: list[ErasureStatus] = []
+    rollout: RolloutStatus = RolloutStatus(phase="Pending")
 
 
 class ModelStatus(_Part, frozen=True, kw_only=True):
@@ -208,6 +235,14 @@ def as_table(status: FleetStatus) -> str:
             ],
         ),
     ]
+    moving = [n for n in status.namespaces if n.rollout.candidate or n.rollout.previous]
+    if moving:
+        sections.append(
+            columns(
+                ("ROLLOUT", "PHASE", "FROM", "TO", "WEIGHT", "STEP", "WARM", "ANALYSIS", "PREVIOUS"),
+                map(_rollout, moving),
+            )
+        )
     erasures = [(n.name, each) for n in status.namespaces for each in n.erasures]
     erasures += [(removed.name, removed.erasure) for removed in status.removed]
     if erasures:
@@ -238,6 +273,24 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _rollout(namespace: NamespaceStatus) -> Sequence[str]:
+    found = namespace.rollout
+    analysis = _counts(
+        ("failed", found.failures), ("inconclusive", found.inconclusive), ("not measured", found.not_measured)
+    )
+    return (
+        namespace.name,
+        found.phase,
+        namespace.model if found.candidate else "",
+        found.candidate,
+        f"{found.weight} %" if found.candidate else "",
+        f"{found.step}/{found.steps}" if found.step else "",
+        f"{found.warm_ready}/{found.warm_wanted}" if found.candidate else "",
+        analysis,
+        found.previous,
     )
 
 

@@ -46,6 +46,7 @@ from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.mint import SYSTEM_MINT
 from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
 from kvgrove_operator.plan_state import Proof
+from kvgrove_operator.rollout.facts import RolloutState
 from kvgrove_protocol.control import BodyRequest, Goodbye, Hello, NodeReport, ToPlanner
 
 _TICK_SECONDS = 0.25
@@ -284,6 +285,7 @@ class Supervisor:
                     nodes=reports,
                     invalidation=self._invalidation(uid),
                     erasures=self._erasures(uid),
+                    rollout=self._rollout(uid),
                     problem=said.get(identity(item), ""),
                 )
                 for item in self._resources.namespaces
@@ -295,6 +297,10 @@ class Supervisor:
                 for uid, held in self._state.plan.removed.items()
             ],
         )
+
+    def _rollout(self, uid: str) -> RolloutState:
+        held = self._state.plan.namespaces.get(uid)
+        return (held.rollout if held is not None else None) or RolloutState()
 
     def _erasures(self, uid: str) -> list[ErasureStatus]:
         held, proofs = self._state.plan.namespaces.get(uid), self._ledger.proofs(uid)

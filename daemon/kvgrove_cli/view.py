@@ -18,10 +18,15 @@ from kvgrove_cli.status import (
     NamespaceStatus,
     Problem,
     RemovedStatus,
+    RolloutStatus,
 )
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_operator.plan_state import ErasureState, Proof, Stage
+from kvgrove_operator.rollout.due import weight
+from kvgrove_operator.rollout.facts import RolloutState
+from kvgrove_operator.rollout.table import Phase
+from kvgrove_operator.rollout.words import Said, said
 from kvgrove_protocol.control import ModelPlan, ModelReport, NamespacePlan, NamespaceReport, NodeReport
 from kvgrove_protocol.identity import short
 from kvgrove_protocol.receipts import Place
@@ -132,6 +137,7 @@ def namespace_status(
     nodes: Nodes,
     invalidation: InvalidationStatus,
     erasures: Sequence[ErasureStatus],
+    rollout: RolloutState,
     problem: str,
 ) -> NamespaceStatus:
     """``plan``: what members are told of it now; None while no model can serve it."""
@@ -140,14 +146,15 @@ def namespace_status(
     warm_wanted = sum(report.warm_wanted for report in reports.values() if report is not None)
     model = models.get(plan.model) if plan is not None else None
     wanted = namespace.spec.model_version_ref.name
+    told = said(rollout, namespace.spec.rollout, wanted)
     if plan is None or model is None or not model.generation:
         phase, message = "Pending", problem or f"waiting for ModelVersion {wanted}"
     elif problem:
         phase, message = "Degraded", problem
     elif plan.suspended:
         phase, message = "Suspended", "the cache is switched off: requests are answered cold"
-    elif plan.model != wanted:
-        phase, message = "RollingOut", f"{plan.model} answers until {wanted} is ready on every node"
+    elif not told.promoted:
+        phase, message = "Degraded" if told.stuck else "RollingOut", told.message
     else:
         behind = [node for node, report in reports.items() if report is None or not report.fence.covers(plan.fence)]
         warm = warm_ready >= warm_wanted and all(r.warm_resolved for r in reports.values() if r is not None)
@@ -167,6 +174,31 @@ def namespace_status(
         invalidation_complete=invalidation.complete,
         message=message,
         erasures=[*erasures],
+        rollout=_rollout(rollout, namespace, told, reports),
+    )
+
+
+def _rollout(
+    state: RolloutState, namespace: PromptCacheNamespace, told: Said, reports: Mapping[str, NamespaceReport | None]
+) -> RolloutStatus:
+    candidate, spec = state.candidate, namespace.spec.rollout
+    several = [each for report in reports.values() if report is not None for each in report.generations]
+    warm = [each for each in several if candidate is not None and each.generation == candidate.generation]
+    return RolloutStatus(
+        phase=state.phase.value,
+        step=state.step + 1 if state.phase is Phase.SHIFTING else 0,
+        steps=len(spec.steps),
+        weight=weight(state, spec),
+        candidate=candidate.model if candidate is not None else "",
+        candidate_generation=short(candidate.generation) if candidate is not None and candidate.generation else "",
+        previous=state.previous.model if state.previous is not None else "",
+        reason=told.reason.value,
+        message=told.message,
+        warm_ready=sum(each.warm_ready for each in warm),
+        warm_wanted=sum(each.warm_wanted for each in warm),
+        failures=state.analysis.failures,
+        inconclusive=state.analysis.inconclusive,
+        not_measured=state.analysis.not_measured,
     )
 
 

@@ -70,11 +70,14 @@ class Account:
     route: Route | None = None
     """Only for a caller who may know."""
     marks: tuple[Mark, ...] = ()
+    generation: str = ""
+    """First 12 digits of the generation that answered."""
 
     def extension(self) -> dict[str, Any]:
         """What kvgrove adds to an answer."""
         return {
             "node": self.node,
+            "generation": self.generation,
             "reused_tokens": self.usage.reused,
             "missed": {reason.value: count for reason, count in sorted(self.usage.missed.items())},
             "tier": self.tier,
@@ -96,4 +99,4 @@ def together(accounts: Sequence[Account]) -> Account:
         completion=sum(each.completion for each in usages),
         missed=missed,
     )
-    return Account(total, first.node, first.tier, first.ttft_s, first.route, first.marks)
+    return Account(total, first.node, first.tier, first.ttft_s, first.route, first.marks, first.generation)

@@ -37,6 +37,8 @@ class Origin:
     route: Route | None
     """How it was routed, for a caller who may know."""
     marks: tuple[Mark, ...] = ()
+    generation: str = ""
+    """First 12 digits of the generation that answers."""
     sibling: bool = False
     """The prompt is another answer's, and on its account."""
 
@@ -78,8 +80,10 @@ class Answer:
         prompt_text: Callable[[], str],
         token_text: Callable[[int], str],
         release: Callable[[], None],
+        ended: Callable[[str, Usage], None],
         metrics: Metrics,
     ) -> None:
+        """``ended`` hears once how it ended (`OK`, `CLIENT_GONE` or an error's code) and what it cost."""
         self.origin = origin
         self.finish_reason = ""
         """``stop`` or ``length`` once all pieces are read."""
@@ -90,6 +94,7 @@ class Answer:
         self._prompt_text = prompt_text
         self._token_text = token_text
         self._release = release
+        self._ended = ended
         self._metrics = metrics
         self._generated = 0
         self._usage: Usage | None = None
@@ -110,7 +115,7 @@ class Answer:
         )
         if origin.sibling:
             usage = Usage(prompt=0, reused=0, completion=usage.completion, missed={})
-        return Account(usage, origin.node, origin.tier, origin.ttft_s, origin.route, origin.marks)
+        return Account(usage, origin.node, origin.tier, origin.ttft_s, origin.route, origin.marks, origin.generation)
 
     def prompt_logprobs(self) -> list[LogprobText]:
         """Of the prompt's own tokens, where they were asked for; else empty."""
@@ -152,6 +157,7 @@ class Answer:
             return
         self._closed = True
         self._release()
+        self._ended(self._outcome, self.account.usage)
         if not self.origin.sibling:
             self._metrics.requests.labels(self.origin.namespace, self._outcome).inc()
         self._metrics.answered(self.origin.namespace, self.account.usage, self.origin.tier)

@@ -60,3 +60,11 @@ class Ask:
     prefix: str | None = None
     documents: Sequence[str] = ()
     session: str | None = None
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """Role and text of each message, in order; what has no roles is one that nobody answered yet."""
+        if isinstance(self.prompt, ChatPrompt):
+            return [(each.role, each.content) for each in self.prompt.messages]
+        content = self.prompt.content
+        return [("", content if isinstance(content, str) else " ".join(map(str, content)))]

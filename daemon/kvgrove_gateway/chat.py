@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvgrove_gateway.answer import CLIENT_GONE, Answer, Origin, Scored
+from kvgrove_gateway.answer import CLIENT_GONE, OK, Answer, Origin, Scored
 from kvgrove_gateway.answer_stream import AnswerStream
 from kvgrove_gateway.ask import Ask, RawPrompt
 from kvgrove_gateway.board import PlanBoard
+from kvgrove_gateway.conversations import Conversations
 from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, FrameTooLarge, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.fleet import Fleet, Placement
+from kvgrove_gateway.generation_counts import GenerationCounts
 from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
 from kvgrove_gateway.namespaces import Resolution
@@ -24,8 +26,10 @@ from kvgrove_gateway.prepare import Preparation, Prepared
 from kvgrove_gateway.route import Route
 from kvgrove_gateway.settings import Limits
 from kvgrove_protocol.canonical import digest
-from kvgrove_protocol.data import Done, Generate, PromptLogprobs, Started, Token, TokenLogprob
+from kvgrove_protocol.control import ModelPlan
+from kvgrove_protocol.data import Done, Generate, PromptLogprobs, Started, Token, TokenLogprob, Usage
 from kvgrove_protocol.errors import KvgroveError, StaleFence
+from kvgrove_protocol.identity import short
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +119,8 @@ class Chat:
         lease_remaining: Callable[[str], float],
         limits: Limits,
         metrics: Metrics,
+        conversations: Conversations,
+        counts: GenerationCounts,
         clock: Callable[[], float],
         explain_routes: bool,
     ) -> None:
@@ -125,6 +131,8 @@ class Chat:
         self._lease_remaining = lease_remaining
         self._limits = limits
         self._metrics = metrics
+        self._conversations = conversations
+        self._counts = counts
         self._clock = clock
         self._explain_routes = explain_routes
 
@@ -161,10 +169,10 @@ class Chat:
         last: KvgroveError | None = None
         for attempt in range(self._limits.attempts):
             revision = self._board.current.revision
-            resolution = self._resolve(call)
+            resolution = await self._placed(call)
             prepared = await self._prepare(resolution, call.ask)
             max_new_tokens = _room(call.ask, prepared.prompt.count, resolution.model.max_model_len)
-            if self._resolve(call) != resolution:
+            if self._resolve(call, resolution.model.generation) != resolution:
                 last = StaleFence("the plan moved on while the prompt was assembled")
                 self._metrics.retries.labels("moved").inc()
                 continue
@@ -172,21 +180,44 @@ class Chat:
             try:
                 placement, stream = self._send(trial, failed)
             except Unavailable as error:
-                raise (error if last is None else _exhausted(last)) from None
+                raise self._given_up(resolution, error if last is None else _exhausted(last)) from None
             try:
                 return await self._first_token(trial, placement, stream)
             except (NodeLost, NodeRefused) as error:
                 last = error
                 if isinstance(error, NodeRefused) and not error.retryable:
-                    raise _refusal(error, call.ask) from None
+                    raise self._given_up(resolution, _refusal(error, call.ask)) from None
                 self._metrics.retries.labels(error.code if error.code in RETRY_REASONS else "other").inc()
                 if error.code == StaleFence.code:
                     await self._board.wait_newer(revision, self._limits.plan_wait_s)
                 else:
                     failed.add(placement.link.name)
-        raise _exhausted(last)
+        raise self._given_up(self._resolve(call), _exhausted(last))
 
-    def _resolve(self, call: Call) -> Resolution:
+    def _given_up(self, resolution: Resolution, error: ApiError) -> ApiError:
+        if error.status >= Failed.status:
+            self._counts.refused((resolution.namespace.uid, resolution.model.generation))
+        return error
+
+    async def _placed(self, call: Call) -> Resolution:
+        """By the generation that the conversation belongs to, where the plan has several."""
+        resolution = self._resolve(call)
+        offers = self._board.current.offers(resolution.namespace)
+        if len(offers) == 1:
+            return resolution
+        conversation = self._conversations.of(resolution.namespace.uid, resolution.caller, call.ask.said)
+
+        async def held(model: ModelPlan) -> int:
+            try:
+                prepared = await self._prepare(self._resolve(call, model.generation), call.ask)
+            except ApiError:
+                return 0  # of what cannot be assembled now nobody holds anything; who is chosen says so
+            return max(0, self._fleet.resident_tokens(prepared.keys, model.block_size) - prepared.declared_tokens)
+
+        chosen = await self._conversations.choose(offers, conversation, held)
+        return self._resolve(call, chosen.generation)
+
+    def _resolve(self, call: Call, generation: bytes = b"") -> Resolution:
         directory, ask = self._board.current, call.ask
         namespace = directory.admit(call.identity, ask.model)
         return directory.resolve(
@@ -195,6 +226,7 @@ class Chat:
             prefix=ask.prefix,
             documents=ask.documents,
             session=ask.session,
+            generation=generation,
             lease_valid=self._lease_remaining(namespace.uid) > 0,
         )
 
@@ -272,6 +304,7 @@ class Chat:
                 missed=dict(started.missed) if started is not None else {},
                 route=Route.of(placement.decision, trial.number + 1) if told else None,
                 marks=prepared.marks,
+                generation=short(trial.resolution.model.generation),
                 sibling=trial.call.sibling,
             ),
             beginning.first,
@@ -286,8 +319,22 @@ class Chat:
             prompt_text=lambda: _prompt_text(trial),
             token_text=lambda token_id: tokenizer.decode([token_id]),
             release=lambda: link.release(trial.request_id),
+            ended=self._ended(trial, ttft),
             metrics=self._metrics,
         )
+
+    def _ended(self, trial: _Attempt, ttft_s: float) -> Callable[[str, Usage], None]:
+        which = trial.resolution.namespace.uid, trial.resolution.model.generation
+
+        def count(outcome: str, usage: Usage) -> None:
+            if trial.call.sibling:
+                return  # its prompt is on another's account
+            failed = outcome not in (OK, CLIENT_GONE)
+            self._counts.answered(
+                which, ttft_s=ttft_s, prompt_tokens=usage.prompt, reused_tokens=usage.reused, failed=failed
+            )
+
+        return count
 
 
 def _room(ask: Ask, prompt_tokens: int, max_model_len: int) -> int:

@@ -159,6 +159,12 @@ class Fleet:
         self._metrics.decision.observe(self._clock() - began)
         return Placement(links[choice.decision.node], choice, session)
 
+    def resident_tokens(self, keys: Sequence[bytes], block_size: int) -> int:
+        """Leading tokens of a prompt that the node which holds most of it holds."""
+        slots = {link.name: slot for link in self.ready if (slot := link.residency.slot) is not None}
+        found = self.index.longest_matches(slots, keys) or {}
+        return max(found.values(), default=0) * block_size
+
     def dispatched(self, placement: Placement) -> None:
         """The request is on its way to the node: the next decision takes it into account."""
         overflows = self.router.builds.overflows

@@ -21,10 +21,12 @@ from kvgrove_gateway.api.errors import api_error
 from kvgrove_gateway.app import Api
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat
+from kvgrove_gateway.conversations import Conversations
 from kvgrove_gateway.erasures import Erasures
 from kvgrove_gateway.errors import ApiError
 from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.fleet import Fleet
+from kvgrove_gateway.generation_counts import GenerationCounts
 from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.namespaces import EMPTY, Directory
@@ -92,7 +94,14 @@ class Gateway:
         )
         known = KnownChains(limits.known_segments)
         self._key = MemberKey.fresh()
-        self._erasures = Erasures(settings.member, self._boot, self._key, {Place.ASSEMBLY_CACHE: known.clear})
+        self._conversations = Conversations(os.urandom(32), limits.conversations)
+        self._counts = GenerationCounts()
+        self._erasures = Erasures(
+            settings.member,
+            self._boot,
+            self._key,
+            {Place.ASSEMBLY_CACHE: known.clear, Place.WARM_LISTS: self._conversations.forget},
+        )
         preparation = Preparation(
             self._bodies,
             self._tokenizers,
@@ -107,6 +116,8 @@ class Gateway:
             lease_remaining=lambda uid: self._leases.remaining(uid, boottime()),
             limits=limits,
             metrics=self._metrics,
+            conversations=self._conversations,
+            counts=self._counts,
             clock=time.perf_counter,
             explain_routes=settings.explain_routes,
         )
@@ -243,6 +254,7 @@ class Gateway:
         gone = {namespace.name for namespace in self._board.current.namespaces}
         directory = Directory.of(plan)
         self._board.publish(directory)
+        self._counts.keep((uid, each) for uid, found in _beside(directory).items() for each in found)
         for uid, erasure in self._erasures.carry_out(plan):
             self._protection.audit.record("erase", namespace_uid=uid, erasure=erasure or None)
         self._fleet.follow(plan.nodes)
@@ -256,11 +268,17 @@ class Gateway:
 
     def _report(self, report_id: int) -> NodeReport:
         directory = self._board.current
+        beside = _beside(directory)
         return NodeReport(
             report_id=report_id,
             applied=directory.revision,
             namespaces=[
-                NamespaceReport(uid=each.uid, fence=each.fence, purge_counter=each.purge.counter)
+                NamespaceReport(
+                    uid=each.uid,
+                    fence=each.fence,
+                    purge_counter=each.purge.counter,
+                    generations=self._counts.reports(each.uid, beside.get(each.uid, [])),
+                )
                 for each in directory.namespaces
             ],
             receipts=self._erasures.receipts(),
@@ -319,6 +337,12 @@ class Gateway:
             metrics.sources.labels(state).set(count)
         for namespace in directory.namespaces:
             metrics.lease_seconds.labels(namespace.name).set(self._leases.remaining(namespace.uid, now))
+
+
+def _beside(directory: Directory) -> dict[str, list[bytes]]:
+    """Namespace UID -> its generations, where there are several."""
+    offers = {each.uid: directory.offers(each) for each in directory.namespaces if each.generations}
+    return {uid: [offer.model.generation for offer in found] for uid, found in offers.items() if len(found) > 1}
 
 
 class _Server(uvicorn.Server):

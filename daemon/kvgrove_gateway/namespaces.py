@@ -9,6 +9,7 @@ document that is unknown and one that is not for this caller answer alike.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kvgrove_gateway.conversations import Offer
 from kvgrove_gateway.errors import Forbidden, NotFound, Unavailable
 from kvgrove_gateway.identity.caller import Identity, holds_all_of
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
@@ -73,7 +74,23 @@ class Directory:
     def models(self) -> list[ModelPlan]:
         """Models that some namespace is served by."""
         used = {namespace.model for namespace in self.namespaces}
+        used |= {beside.model for namespace in self.namespaces for beside in namespace.generations}
         return [model for name, model in self._models.items() if name in used]
+
+    def offers(self, namespace: NamespacePlan) -> list[Offer]:
+        """The generations that ``namespace`` may be answered by, each once, the one that serves it first.
+
+        Those that are named: while the first is not, there are none.
+        """
+        first = self._models.get(namespace.model)
+        if first is None or not first.generation:
+            return []
+        found = {first.generation: Offer(first, 100)}
+        for beside in namespace.generations:
+            model = self._models.get(beside.model)
+            if model is not None and model.generation:
+                found.setdefault(model.generation, Offer(model, beside.weight))
+        return list(found.values())
 
     def body_digests(self) -> set[bytes]:
         """All bodies that requests may need under this plan."""
@@ -104,17 +121,20 @@ class Directory:
         prefix: str | None = None,
         documents: Sequence[str] = (),
         session: str | None = None,
+        generation: bytes = b"",
         lease_valid: bool,
         retry_after_s: int = 1,
     ) -> Resolution:
         """Everything a request needs of its namespace; raises NotFound, Forbidden or Unavailable.
 
+        ``generation``: one of its `offers`; one that is not, or empty, means the first.
         ``lease_valid``: whether this gateway holds a lease for the namespace `admit` returns, at this moment.
         """
         namespace = self.admit(identity, name)
-        model = self._models.get(namespace.model)
-        if model is None or not model.generation:
+        offers = self.offers(namespace)
+        if not offers:
             raise _unavailable("model_not_ready", "The model is not ready yet: try again later.", retry_after_s)
+        model = next((each.model for each in offers if each.model.generation == generation), offers[0].model)
         wants_references = prefix is not None or bool(documents)
         if not lease_valid and (wants_references or namespace.fail_closed):
             raise _unavailable(

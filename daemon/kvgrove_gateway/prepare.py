@@ -19,7 +19,7 @@ from kvgrove_prompt.assembly import DocumentBody, Message, PrefixBody, assemble
 from kvgrove_prompt.prompt import Prompt
 from kvgrove_prompt.raw import raw_prompt
 from kvgrove_prompt.tokenizer import PromptTokenizer
-from kvgrove_protocol.chain import folds
+from kvgrove_protocol.chain import SpanKind, folds
 from kvgrove_protocol.errors import Terminal
 
 
@@ -31,6 +31,12 @@ class Prepared:
     """Block keys as the nodes compute them; empty where the request is served cold."""
     marks: tuple[Mark, ...] = ()
     """The caller's cache breakpoints."""
+
+    @property
+    def declared_tokens(self) -> int:
+        """Leading tokens that every caller's prompt may begin with."""
+        spans = self.prompt.spans
+        return next((span.start for span in spans if span.kind is SpanKind.PRIVATE), self.prompt.count)
 
 
 class Preparation:

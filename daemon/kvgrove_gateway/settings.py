@@ -47,6 +47,8 @@ class Limits:
     index_blocks: int = 2_000_000
     known_segments: int = 32_768
     sessions: int = 65_536
+    conversations: int = 65_536
+    """Answered requests of which it is remembered by what generation, while there are several."""
     route_deadline_s: float = 0.020
     drain_s: int = 30
     """How long requests under way may go on after SIGTERM."""

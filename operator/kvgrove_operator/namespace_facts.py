@@ -9,6 +9,8 @@ from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
 from kvgrove_operator.holders import Invalidation
 from kvgrove_operator.plan_problems import PlanProblem
 from kvgrove_operator.plan_state import NamespaceState, Proof
+from kvgrove_operator.rollout.facts import RolloutState
+from kvgrove_operator.rollout.words import Said, said
 from kvgrove_operator.work_queue import Trouble
 from kvgrove_protocol.control import ModelPlan, NamespacePlan, NamespaceReport
 
@@ -65,6 +67,32 @@ class NamespaceFacts:
     @property
     def reports(self) -> list[NamespaceReport]:
         return [report for report in self.nodes.values() if report is not None]
+
+    @property
+    def rollout(self) -> RolloutState:
+        return (self.state.rollout if self.state is not None else None) or RolloutState()
+
+    @property
+    def said(self) -> Said:
+        """Where the rollout stands, in words."""
+        return said(self.rollout, self.resource.spec.rollout, self.wanted_model)
+
+    @property
+    def coming(self) -> bytes:
+        """The generation that is served beside the active one on its way to promotion; empty: none."""
+        beside = {each.model for each in self.plan.generations} if self.plan is not None else set()
+        candidate = self.rollout.candidate
+        return candidate.generation if candidate is not None and candidate.model in beside else b""
+
+    @property
+    def warmth(self) -> tuple[int, int]:
+        """READY and wanted blocks over all nodes, of the generation that is to serve next."""
+        if not self.coming:
+            found = [(each.warm_ready, each.warm_wanted) for each in self.reports]
+        else:
+            several = (each for report in self.reports for each in report.generations)
+            found = [(each.warm_ready, each.warm_wanted) for each in several if each.generation == self.coming]
+        return sum(ready for ready, _ in found), sum(wanted for _, wanted in found)
 
     @property
     def warm(self) -> bool:

@@ -1,8 +1,8 @@
 """The verdicts on a namespace: its conditions and its phase. Pure.
 
 Only what is evident is judged True. A namespace is Ready when requests are answered by it as declared: every node that
-should be there is, enforces its fence, and holds what is to be warm. While another model than the declared one still
-serves it stays Ready, and Promoted says that it is not there yet.
+should be there is, enforces its fence, and holds what is to be warm. While another generation than the declared one
+still serves it stays Ready, Promoted says how far the rollout is, and Warm is about the generation that comes.
 """
 
 from datetime import timedelta
@@ -12,6 +12,7 @@ from kvgrove_crds.reasons import ConditionReason as Reason
 from kvgrove_operator.conditions import Judgement
 from kvgrove_operator.namespace_facts import NamespaceFacts
 from kvgrove_operator.plan_state import Stage
+from kvgrove_operator.rollout.table import Phase as RolloutPhase
 
 Phase = Literal["Pending", "Warming", "Ready", "RollingOut", "Degraded", "Suspended", "Stalled", "Deleting"]
 
@@ -23,13 +24,13 @@ _INITIAL = 1
 def judge(facts: NamespaceFacts) -> dict[str, Judgement]:
     """Condition type -> verdict, for every type that a namespace has."""
     found = {
-        "Warm": _warm(facts),
+        "Warm": _warm_next(facts),
         "Promoted": _promoted(facts),
         "InvalidationComplete": _invalidation(facts),
         "ErasureVerified": _erasure(facts),
         "QuotaOK": _quota(facts),
     }
-    found["Ready"] = ready = _ready(facts, found["Warm"])
+    found["Ready"] = ready = _ready(facts, _warm(facts))
     found["Stalled"] = stalled = _stalled(facts)
     under_way = [
         each
@@ -87,6 +88,17 @@ def _ready(facts: NamespaceFacts, warm: Judgement) -> Judgement:
     return Judgement(True, Reason.ALL_NODES_READY, f"{len(facts.nodes)} nodes")
 
 
+def _warm_next(facts: NamespaceFacts) -> Judgement:
+    """Of the generation that is to serve next, which is that of the declared model."""
+    if not facts.coming:
+        return _warm(facts)
+    ready, wanted = facts.warmth
+    said, rollout = facts.said, facts.rollout
+    if RolloutPhase.WARMING not in (rollout.phase, rollout.stalled_in):
+        return Judgement(True, Reason.WARM, f"{ready} of {wanted} blocks")
+    return Judgement(False, said.reason, f"{ready} of {wanted} blocks; {said.message}")
+
+
 def _warm(facts: NamespaceFacts) -> Judgement:
     if facts.plan is None or not facts.reports:
         return Judgement(None, Reason.WARMUP_NOT_MEASURED, "no node has reported it yet")
@@ -105,12 +117,10 @@ def _warm(facts: NamespaceFacts) -> Judgement:
 
 
 def _promoted(facts: NamespaceFacts) -> Judgement:
-    if facts.served is not None and facts.served.name == facts.wanted_model:
-        return Judgement(True, Reason.PROMOTED)
-    if facts.served is not None:
-        message = f"{facts.served.name} answers until {facts.wanted_model} is ready on every node"
-        return Judgement(False, Reason.LOADING, message)
-    return Judgement(False, Reason.LOADING, f"waiting for ModelVersion {facts.wanted_model}")
+    if facts.served is None:
+        return Judgement(False, Reason.LOADING, f"waiting for ModelVersion {facts.wanted_model}")
+    said = facts.said
+    return Judgement(said.promoted, said.reason, said.message)
 
 
 def _invalidation(facts: NamespaceFacts) -> Judgement:
@@ -153,6 +163,9 @@ def _stalled(facts: NamespaceFacts) -> Judgement:
         return Judgement(True, Reason.RETRIES_EXHAUSTED, facts.trouble.reason)
     if facts.problems:
         return Judgement(True, facts.problems[0].reason, facts.problems[0].message)
+    said = facts.said
+    if said.stuck:
+        return Judgement(True, said.reason, said.message)
     warm = _warm(facts)
     if warm.reason is Reason.WARMUP_DEADLINE_EXCEEDED:
         return Judgement(True, warm.reason, warm.message)

@@ -3,7 +3,7 @@
 Everything in it is about one generation of the spec: the one that is planned.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from kvgrove_crds.conditions import NAMESPACE_CONDITIONS
 from kvgrove_crds.namespace_status import (
@@ -23,6 +23,9 @@ from kvgrove_operator.deletion import Verdict
 from kvgrove_operator.namespace_facts import NamespaceFacts
 from kvgrove_operator.namespace_judgements import judge, phase
 from kvgrove_operator.plan_state import NamespaceState, Proof, Stage
+from kvgrove_operator.rollout.due import weight
+from kvgrove_operator.rollout.table import ENDS, Phase
+from kvgrove_protocol.identity import changed_fields
 
 _WORST = 5
 _MESSAGE = 512
@@ -32,22 +35,24 @@ def compose(facts: NamespaceFacts) -> PromptCacheNamespaceStatus:
     """The status that follows ``facts.before``."""
     judged = judge(facts)
     before, generation = facts.before, facts.resource.metadata.generation or 0
-    ready = sum(report.warm_ready for report in facts.reports)
-    wanted = sum(report.warm_wanted for report in facts.reports)
+    ready, wanted = facts.warmth
+    rollout = facts.rollout
     moment = facts.now.replace(microsecond=0)
     warming = judged["Warm"].holds is not True
     served, declared = facts.served, facts.models.get(facts.wanted_model)
+    previous = rollout.previous.generation.hex() if rollout.previous is not None else None
     return PromptCacheNamespaceStatus(
         observed_generation=generation,
         phase=phase(facts, judged),
         conditions=conditions(NAMESPACE_CONDITIONS, judged, before.conditions, generation, facts.now),
         active_generation=served.generation.hex() if served is not None else before.active_generation,
         desired_generation=declared.generation.hex() if declared is not None and declared.generation else None,
+        previous_generation=previous or None,
         purge=_purge(facts.state) or before.purge,
         document_revision=facts.state.document_revision if facts.state is not None else before.document_revision,
         access_revision=facts.state.access_revision if facts.state is not None else before.access_revision,
         documents=_documents(facts.state),
-        rollout=_rollout(facts, judged, moment),
+        rollout=_rollout(facts),
         warmth=WarmthStatus(
             ready=ready,
             wanted=wanted,
@@ -126,14 +131,36 @@ def _documents(state: NamespaceState | None) -> tuple[DocumentStatus, ...]:
     )
 
 
-def _rollout(facts: NamespaceFacts, judged: dict[str, Judgement], moment: datetime) -> RolloutStatus:
-    before = facts.before.rollout
-    if judged["Promoted"].holds:
-        active = facts.served.generation.hex() if facts.served is not None else None
-        same = before.phase == "Promoted" and active == facts.before.active_generation
-        return RolloutStatus(phase="Promoted", weight=100, promoted_at=before.promoted_at if same else moment)
-    started = before.started_at if before.phase == "Loading" else moment
-    return RolloutStatus(phase="Loading", started_at=started, promoted_at=before.promoted_at)
+def _rollout(facts: NamespaceFacts) -> RolloutStatus:
+    state, spec = facts.rollout, facts.resource.spec.rollout
+    met = state.active is not None and state.active.model == facts.wanted_model
+    return RolloutStatus(
+        phase=state.phase.value,
+        step=state.step,
+        weight=100 if met and state.phase in ENDS else weight(state, spec),
+        step_started_at=_moment(state.since) if state.phase is Phase.SHIFTING else None,
+        started_at=_moment(state.started_at),
+        promoted_at=_moment(state.promoted_at),
+        changed_fields=_changed_fields(facts),
+        failures=state.analysis.failures,
+        inconclusive=state.analysis.inconclusive,
+        not_measured=state.analysis.not_measured,
+    )
+
+
+def _changed_fields(facts: NamespaceFacts) -> tuple[str, ...]:
+    """Of the identity of what comes, against what serves."""
+    state = facts.rollout
+    if state.active is None or state.candidate is None:
+        return ()
+    old, new = facts.models.get(state.active.model), facts.models.get(state.candidate.model)
+    if old is None or new is None or old.inputs is None or new.inputs is None:
+        return ()
+    return changed_fields(old.inputs, new.inputs)
+
+
+def _moment(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(int(seconds), UTC) if seconds else None
 
 
 def _invalidation(facts: NamespaceFacts, moment: datetime) -> InvalidationStatus:
