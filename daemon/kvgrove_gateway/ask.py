@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kvgrove_prompt.assembly import Message
+from kvgrove_prompt.roles import ROLES, Message
 from kvgrove_protocol.data import Sampling
 
 CacheClass = Literal["5m", "1h"]
@@ -63,8 +63,12 @@ class Ask:
 
     @property
     def said(self) -> list[tuple[str, str]]:
-        """Role and text of each message, in order; what has no roles is one that nobody answered yet."""
+        """Role and text of each message, calls of tools included, in order; what has no roles is one of no role."""
         if isinstance(self.prompt, ChatPrompt):
-            return [(each.role, each.content) for each in self.prompt.messages]
+            return [(ROLES.get(each.role, each.role), _text(each)) for each in self.prompt.messages]
         content = self.prompt.content
         return [("", content if isinstance(content, str) else " ".join(map(str, content)))]
+
+
+def _text(message: Message) -> str:
+    return "".join([message.text, *(f"{call.name}{call.arguments}" for call in message.tool_calls)])
