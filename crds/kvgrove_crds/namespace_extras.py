@@ -77,6 +77,8 @@ class PricingSpec(Spec):
     """Price of a million reused prompt tokens."""
     output_per_million_tokens: Price = 0.0
     """Price of a million generated tokens."""
+    storage_per_gibibyte_hour: Price = 0.0
+    """Price of keeping a GiB of the namespace's blocks for an hour, on whatever tier."""
 
 
 class AlertsSpec(Spec):

@@ -5,7 +5,7 @@ import sys
 import click
 
 from kvgrove_cli import console
-from kvgrove_cli.commands import demo, keys, simulate, status, trace, up, validate, version
+from kvgrove_cli.commands import demo, keys, savings, simulate, status, trace, up, validate, version
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,6 +16,7 @@ def kvgrove() -> None:
 for command in (
     demo.demo,
     keys.keys,
+    savings.savings,
     simulate.simulate,
     status.status,
     trace.trace,

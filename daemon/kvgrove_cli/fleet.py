@@ -125,7 +125,9 @@ class Fleet:
     @property
     def base_urls(self) -> list[str]:
         urls = [
-            f"{_address(member)}/v1" for member in self._members.values() if member.role == GATEWAY and _address(member)
+            f"{address}/v1"
+            for member in self._members.values()
+            if member.role == GATEWAY and (address := _written(member.address_file))
         ]
         if not urls:
             raise FleetProblem("no gateway is up yet: wait for the fleet to be ready")
@@ -253,7 +255,7 @@ class Fleet:
             role=member.role,
             state=process.state,
             connected=link.connected and process.state == ChildState.RUNNING,
-            address=_address(member) if member.role == GATEWAY else link.address,
+            address=_written(member.address_file) if member.role == GATEWAY else link.address,
             boot=link.boot,
             applied=link.applied,
             pid=process.pid,
@@ -261,14 +263,16 @@ class Fleet:
             message=process.message,
             kv_events=member.events.live if member.events is not None else "",
             kv_events_replay=member.events.replay if member.events is not None else "",
+            metrics=_written(member.metrics_file),
         )
 
     def _child_changed(self, _child: Child) -> None:
         self._changed()
 
     async def _child_ended(self, name: str) -> None:
-        if (address_file := self._members[name].address_file) is not None:
-            address_file.unlink(missing_ok=True)  # the next process may get another port
+        for file in (self._members[name].address_file, self._members[name].metrics_file):
+            if file is not None:
+                file.unlink(missing_ok=True)  # the next process may get another port
         if self._members[name].role == DAEMON:
             # What it held is gone before the planner counts it as gone: an erasure may rest on that (I8).
             await asyncio.to_thread(remove_dead_segments, name, "")
@@ -311,9 +315,9 @@ class Fleet:
             await asyncio.to_thread(remove_dead_segments, name, "")  # of those that were killed: it is reserved memory
 
 
-def _address(member: Member) -> str:
-    """What the gateway wrote when it was bound; empty before."""
+def _written(file: Path | None) -> str:
+    """The address that a member wrote once it was bound; empty before."""
     try:
-        return member.address_file.read_text().strip() if member.address_file is not None else ""
+        return file.read_text().strip() if file is not None else ""
     except FileNotFoundError:
         return ""

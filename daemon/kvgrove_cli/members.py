@@ -78,6 +78,8 @@ class Member:
     """Where a gateway writes its base address."""
     events: EventSockets | None = None
     """Of a node that exports KV events."""
+    metrics_file: Path | None = None
+    """Where a node writes the address of its metrics."""
 
 
 def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Path) -> Iterator[Member]:
@@ -85,6 +87,8 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
     for number in range(shape.nodes):
         name = f"node-{number}"
         events = EventSockets.below(state_dir.member_dir(name)) if shape.kv_events else None
+        metrics_file = state_dir.member_dir(name) / "metrics"
+        metrics_file.unlink(missing_ok=True)
         yield Member(
             name,
             DAEMON,
@@ -96,12 +100,14 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                     *("--state-dir", str(state_dir.member_dir(name))),
                     *("--threads", str(shape.threads)),
                     *("--device", shape.device),
+                    *("--metrics", "127.0.0.1:0", "--metrics-address-file", str(metrics_file)),
                     *(("--kv-events", events.live, "--kv-events-replay", events.replay) if events is not None else ()),
                 ],
                 state_dir.log_file(name),
                 {"HF_HUB_OFFLINE": "1"},  # a fleet fetches nothing on its own
             ),
             events=events,
+            metrics_file=metrics_file,
         )
     for number in range(shape.gateways):
         name = f"gateway-{number}"

@@ -144,6 +144,8 @@ class MemberStatus(_Part, frozen=True, kw_only=True):
     kv_events: str = ""
     """ZeroMQ endpoint of a daemon's KV events; empty: it exports none."""
     kv_events_replay: str = ""
+    metrics: str = ""
+    """Address of a daemon's Prometheus endpoint; a gateway's is ``/metrics`` of its own address."""
 
 
 class Problem(_Part, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 
 # Before torch loads OpenMP: idle threads must sleep, not spin, or two daemons on one machine stall each other for
 # seconds. Whoever has the machine alone may set ACTIVE.
@@ -25,9 +26,19 @@ async def _serve(settings: Settings) -> None:
         loop.add_signal_handler(number, node.stop)
     if settings.metrics is not None:
         port = node.metrics.serve(*settings.metrics)
-        log.info("metrics on http://%s:%d/metrics", settings.metrics[0], port)
+        address = f"http://{settings.metrics[0]}:{port}/metrics"
+        log.info("metrics on %s", address)
+        if settings.metrics_address_file is not None:
+            _write_whole(settings.metrics_address_file, f"{address}\n")
     log.info("node %s, boot %s, listening on %s", settings.member, node.boot, node.address)
     await node.run()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """A reader finds all of it or nothing."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def main() -> int:

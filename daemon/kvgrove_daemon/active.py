@@ -58,6 +58,12 @@ class Active:
     state: RequestState = RequestState.ARRIVED
     work: Work | None = None
     """While it holds a build."""
+    began: float = 0.0
+    """When it got its place."""
+    ran: float = 0.0
+    """When the engine got it."""
+    spoke: float = 0.0
+    """When its first token came."""
     room_until: float | None = None
     """Since it first had to wait for room: when it is refused."""
 

@@ -260,6 +260,8 @@ class Core:
         self.published = new
         if replace(old, usage=usage) != new:
             self._changed()
+        names = {uid: each.plan.name for uid, each in self._around.table().namespaces.items()}
+        self._around.metrics.held.show(self._tiers.held(names), names.values(), self._around.clock())
         self._around.metrics.show_stores([pool.store.stats() for pool in self._pools.all()])
         self._around.metrics.tiers.show(self._tiers.seen())
         self._around.metrics.show_waiting(self._runner.flights.stats(), self._runner.waiting_for_room)

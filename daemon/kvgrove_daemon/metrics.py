@@ -3,13 +3,14 @@
 Warm-up is counted apart and left out of the token counters, so that it never flatters a hit ratio (WRM-01).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from kvgrove_daemon.cache.flights import FlightStats
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.cache.store import StoreStats
+from kvgrove_daemon.held_metrics import HeldMetrics
 from kvgrove_daemon.tier_figures import TierFigures
 from kvgrove_protocol.errors import Terminal
 from kvgrove_protocol.events import HOST
@@ -70,6 +71,24 @@ class NodeMetrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.restore_seconds = Histogram(
+            "kvgrove_node_restore_seconds",
+            "From a request's place in the pool until blocks of slower tiers are in it",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.prefill_seconds = Histogram(
+            "kvgrove_node_prefill_seconds",
+            "From a request's first step in the engine to its first token",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.output_token_seconds = Histogram(
+            "kvgrove_node_time_per_output_token_seconds",
+            "Seconds per token of an answer after its first: decode steps, and what they waited for",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.bypassed = Counter(
             "kvgrove_node_stores_bypassed_total",
             "Computed blocks that were not stored",
@@ -77,7 +96,10 @@ class NodeMetrics:
             registry=self.registry,
         )
         self.removed_blocks = Counter(
-            "kvgrove_node_removed_blocks_total", "READY blocks that went, by cause", ["cause"], registry=self.registry
+            "kvgrove_node_removed_blocks_total",
+            "READY blocks that went from the engine's pools, by cause",
+            ["cause"],
+            registry=self.registry,
         )
         self.evicted_for_requests = Counter(
             "kvgrove_evictions_on_request_path_total",
@@ -107,6 +129,7 @@ class NodeMetrics:
             "Builds that gateways were not told of, because as many as may be were under way",
             registry=self.registry,
         )
+        self.held = HeldMetrics(self.registry)
         self.tiers = TierFigures()
         self.registry.register(self.tiers)
         self.frames_dropped = Counter(
@@ -132,6 +155,16 @@ class NodeMetrics:
                 self.reused_tokens.labels(namespace, tier).inc(count)
         for reason, count in missed.items():
             self.missed_tokens.labels(namespace, reason.value).inc(count)
+
+    def forget(self, namespaces: Iterable[str]) -> None:
+        """Drop the series of namespaces that are gone."""
+        labelled = (
+            self.requests, self.prompt_tokens, self.reused_tokens, self.missed_tokens, self.warmup_tokens,
+            self.lease_remaining,
+        )  # fmt: skip
+        for namespace in namespaces:
+            for metric in labelled:
+                metric.remove_by_labels({"namespace": namespace})
 
     def show_stores(self, stats: Sequence[StoreStats]) -> None:
         """Gauges and counters of the node's pools, summed. Counters of the stores only grow."""

@@ -273,6 +273,7 @@ class Node:
             log.warning("plan %s, %s: %s: %s", plan.revision, name, problem.code, problem.message)
         self._models.follow(new.models)
         self._erase()
+        self.metrics.forget(_names(old) - _names(new))
         for drop in reclaims(old, new):
             self._submit(drop)
         self._warm.changed()
@@ -329,6 +330,10 @@ class Node:
         self._submit(Unhost(model.generation))
         if (twin := self._models.by_generation(model.generation)) is not None:
             self._submit(Host(twin))  # the same generation under another name serves on
+
+
+def _names(table: PlanTable) -> set[str]:
+    return {namespace.plan.name for namespace in table.namespaces.values()}
 
 
 def _erasures(namespace: HostedNamespace) -> frozenset[str]:

@@ -6,7 +6,7 @@ given up, so nobody waits without an end (I11); secrets are known to a tier only
 Belongs to the core thread. Must not know: sockets, plans' history, how requests go on.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -143,6 +143,15 @@ class NodeTiers:
     def snapshot(self) -> dict[str, Iterator[bytes]]:
         """Keys of all READY blocks by tier, parents before children."""
         return {name: _keys(indexes) for name, indexes in indexes_by_tier(self._pools).items()}
+
+    def held(self, names: Mapping[str, str]) -> dict[tuple[str, str], int]:
+        """(name, tier) -> bytes of what lies in the pools and below; ``names``: of namespaces, by UID."""
+        found: Counter[tuple[str, str]] = Counter()
+        for pool in self._pools.all():
+            used = [(pool.tier, pool.store.usage()), *((tier.name, tier.usage()) for tier in pool.stack.lower)]
+            for tier, by_uid in used:
+                found.update({(names[uid], tier): usage.bytes for uid, usage in by_uid.items() if uid in names})
+        return dict(found)
 
     def seen(self) -> TiersSeen:
         pools = self._pools.all()

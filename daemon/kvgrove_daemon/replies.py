@@ -23,7 +23,8 @@ class Replies:
         self._count(active, refusal.code)
 
     def started(self, active: Active, work: Work) -> None:
-        self._around.metrics.queue_seconds.observe(self._around.clock() - active.arrived)
+        if active.start is not None:
+            self._around.metrics.queue_seconds.observe(self._around.clock() - active.arrived)
         self._send(
             active,
             Started(request_id=active.request_id, reused=work.reused_tokens, tier=work.tier, missed=work.missed),
@@ -33,8 +34,10 @@ class Replies:
         self._send(active, PromptLogprobs(request_id=active.request_id, logprobs=event.logprobs))
 
     def token(self, active: Active, work: Work, event: TokenOut) -> None:
-        if work.generated == 1:
-            self._around.metrics.ttft_seconds.observe(self._around.clock() - active.arrived)
+        if work.generated == 1 and active.start is not None:
+            active.spoke = self._around.clock()
+            self._around.metrics.ttft_seconds.observe(active.spoke - active.arrived)
+            self._around.metrics.prefill_seconds.observe(active.spoke - active.ran)
         logprobs = [event.logprob] if event.logprob is not None else []
         self._send(active, Token(request_id=active.request_id, token_ids=[event.token_id], logprobs=logprobs))
 
@@ -45,6 +48,9 @@ class Replies:
             completion=work.generated,
             missed=work.missed,
         )
+        if work.generated > 1 and active.start is not None:
+            decoding = self._around.clock() - active.spoke
+            self._around.metrics.output_token_seconds.observe(decoding / (work.generated - 1))
         self._send(active, Done(request_id=active.request_id, finish_reason=reason, usage=usage))
         self._count(active, reason)
 

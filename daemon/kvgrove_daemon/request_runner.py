@@ -180,6 +180,7 @@ class RequestRunner:
 
     def _begin(self, active: Active, work: Work) -> None:
         active.work = work
+        active.began = self._around.clock()
         self._tell_of(active, work)
         if work.restore is None:
             self._run(active, work)
@@ -207,11 +208,13 @@ class RequestRunner:
         elif not self._is_fresh(work):  # the load took its time, and the plan moved on: nothing of it may be read
             self._retry(active)
         else:
+            self._around.metrics.restore_seconds.observe(self._around.clock() - active.began)
             self._commit(active, work, take_loaded(work, command.upto_block))
             self._run(active, work)
 
     def _run(self, active: Active, work: Work) -> None:
         """Hand a placed request to the engine."""
+        active.ran = self._around.clock()
         work.missed = explain(work, self.history)
         self._step(active, RequestEvent.RUN)
         self._replies.started(active, work)

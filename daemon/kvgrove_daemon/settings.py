@@ -22,6 +22,8 @@ class Settings:
     device: str
     metrics: tuple[str, int] | None
     pod_uid: str
+    metrics_address_file: Path | None = None
+    """Written with the address of the Prometheus endpoint once it is bound, for whoever asked for port 0."""
     kv_events: ExportSettings | None = None
     """None: residency events go to gateways alone."""
 
@@ -49,6 +51,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--metrics", type=_host_port, default=None, help="HOST:PORT of the Prometheus endpoint (default: none)"
     )
+    parser.add_argument(
+        "--metrics-address-file", type=Path, metavar="FILE", help="write the bound http:// address of --metrics here"
+    )
     parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
     parser.add_argument(
         "--kv-events",
@@ -74,6 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         threads=found.threads,
         device=found.device,
         metrics=found.metrics,
+        metrics_address_file=found.metrics_address_file,
         pod_uid=found.pod_uid,
         kv_events=kv_events,
     )

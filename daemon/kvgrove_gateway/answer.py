@@ -31,6 +31,8 @@ class Origin:
     tier: str
     """Tier of the reused blocks; empty where nothing was reused."""
     ttft_s: float
+    prefill_tokens_per_s: float
+    """Of the node, as it measured it; 0 where it has not yet."""
     prompt_tokens: int
     reused: int
     missed: dict[MissReason, int]
@@ -158,9 +160,10 @@ class Answer:
         self._closed = True
         self._release()
         self._ended(self._outcome, self.account.usage)
-        if not self.origin.sibling:
-            self._metrics.requests.labels(self.origin.namespace, self._outcome).inc()
-        self._metrics.answered(self.origin.namespace, self.account.usage, self.origin.tier)
+        origin = self.origin
+        if not origin.sibling:
+            self._metrics.requests.labels(origin.namespace, self._outcome).inc()
+        self._metrics.answered(origin.namespace, self.account.usage, origin.tier, origin.prefill_tokens_per_s)
 
     def _take(self, reply: Token) -> list[Piece]:
         pieces = []

@@ -299,6 +299,7 @@ class Chat:
                 node=link.name,
                 tier=started.tier if started is not None and started.reused else "",
                 ttft_s=ttft,
+                prefill_tokens_per_s=link.load.prefill_tokens_per_s,
                 prompt_tokens=prepared.prompt.count,
                 reused=started.reused if started is not None else 0,
                 missed=dict(started.missed) if started is not None else {},

@@ -120,6 +120,11 @@ class Fleet:
             counts[link.residency.state.value] += 1
         return counts
 
+    def imbalance(self) -> float:
+        """Largest prefill backlog of a connected node over the mean of them all; 0 without any."""
+        waiting = [max(link.backlog.tokens, 0) for link in self.ready]
+        return max(waiting) * len(waiting) / total if (total := sum(waiting)) else 0.0
+
     def place(
         self,
         prompt_tokens: int,

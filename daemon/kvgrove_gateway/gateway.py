@@ -260,6 +260,7 @@ class Gateway:
         self._fleet.follow(plan.nodes)
         self._bodies.retain(directory.body_digests())
         self._metrics.forget(gone - {namespace.name for namespace in directory.namespaces})
+        self._metrics.savings.follow(directory.namespaces)
         self._plan_changed.set()
         log.info(
             "plan %d.%d: %d namespaces, %d models, %d nodes",
@@ -327,6 +328,7 @@ class Gateway:
     def _refresh_metrics(self) -> None:
         metrics, directory, now = self._metrics, self._board.current, boottime()
         self._protection.refresh_figures()
+        metrics.imbalance.set(self._fleet.imbalance())
         metrics.index_blocks.set(len(self._fleet.index))
         metrics.index_dropped.set(self._fleet.index.dropped)
         metrics.plan_term.set(directory.revision.term)

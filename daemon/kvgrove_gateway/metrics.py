@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from kvgrove_gateway.saving_metrics import SavingMetrics
 from kvgrove_protocol.data import Usage
 
 NO_NAMESPACE = "-"
@@ -22,6 +23,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
+        self.savings = SavingMetrics(registry)
         self.requests = Counter(
             "kvgrove_gateway_requests",
             "Chat requests by outcome (`ok` or the error code)",
@@ -112,6 +114,11 @@ class Metrics:
             "kvgrove_gateway_denied", "Requests refused for who the caller is", ["code"], registry=registry
         )
         self.in_flight = Gauge("kvgrove_gateway_requests_in_flight", "Requests under way", registry=registry)
+        self.imbalance = Gauge(
+            "kvgrove_router_imbalance_ratio",
+            "Largest prefill backlog of a connected node over the mean of them all: 1 is even, 0 means no backlog",
+            registry=registry,
+        )
         self.index_blocks = Gauge("kvgrove_router_index_blocks", "Blocks known to the router", registry=registry)
         self.index_dropped = Gauge(
             "kvgrove_router_index_dropped", "Blocks that found no room in the index", registry=registry
@@ -133,8 +140,9 @@ class Metrics:
         """The node is not followed any more."""
         self.index_drift.remove_by_labels({"node": node})
 
-    def answered(self, namespace: str, usage: Usage, tier: str) -> None:
-        """Account one answer; the sums equal what callers were told."""
+    def answered(self, namespace: str, usage: Usage, tier: str, prefill_tokens_per_s: float) -> None:
+        """Account one answer; the sums equal what callers were told. ``prefill_tokens_per_s``: of the node."""
+        self.savings.answered(namespace, usage, prefill_tokens_per_s)
         self.prompt_tokens.labels(namespace).inc(usage.prompt)
         self.completion_tokens.labels(namespace).inc(usage.completion)
         self.reused_tokens.labels(namespace, tier or "none").inc(usage.reused)
@@ -148,6 +156,7 @@ class Metrics:
             self.completion_tokens, self.ttft, self.lease_seconds,
         )  # fmt: skip
         for namespace in namespaces:
+            self.savings.forget(namespace)
             for metric in labelled:
                 metric.remove_by_labels({"namespace": namespace})
 

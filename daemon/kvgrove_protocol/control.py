@@ -125,6 +125,18 @@ class EvictionPlan(_Part, frozen=True, kw_only=True):
     """Continuations kept below one block, per contributor."""
 
 
+class PricingPlan(_Part, frozen=True, kw_only=True):
+    """Prices by which savings are shown; they decide nothing. All in ``currency``."""
+
+    currency: str = "USD"
+    """ISO 4217 code."""
+    input_per_million_tokens: float = 0.0
+    cached_input_per_million_tokens: float = 0.0
+    """At most the price above."""
+    output_per_million_tokens: float = 0.0
+    storage_per_gibibyte_hour: float = 0.0
+
+
 class ErasurePlan(_Part, frozen=True, kw_only=True):
     """Part of a namespace to be erased, once; what arrives later is new data. Exactly one selector is set."""
 
@@ -192,6 +204,8 @@ class NamespacePlan(_Part, frozen=True, kw_only=True):
     """Percent of the namespace's room that one tenant's private blocks may fill."""
     ttl: TtlPlan = TtlPlan()
     eviction: EvictionPlan = EvictionPlan()
+    pricing: PricingPlan | None = None
+    """None: savings are counted in tokens and time, and not in money."""
     erasures: list[ErasurePlan] = []
     """Of parts of it; each stays listed until every holder has given its receipt."""
     secret: bytes = b""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_crds.namespace_access import TierQuota
+from kvgrove_crds.namespace_extras import PricingSpec
 from kvgrove_crds.reasons import ConditionReason
 from kvgrove_operator.aliases import AliasClaims
 from kvgrove_operator.coming import ComingRules
@@ -21,7 +22,7 @@ from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_namespace
 from kvgrove_operator.plan_state import Mint, NamespaceState
 from kvgrove_operator.serving import serving, warm_chains
-from kvgrove_protocol.control import EvictionPlan, NamespacePlan, QuotaPlan, TtlPlan
+from kvgrove_protocol.control import EvictionPlan, NamespacePlan, PricingPlan, QuotaPlan, TtlPlan
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Isolation, RealmInputs
 
@@ -149,6 +150,7 @@ def plan_namespace(
             max_branches=spec.eviction.max_branches,
         ),
         events_export=spec.events.export,
+        pricing=_pricing(spec.pricing),
         erasures=erased.plans(),
         secret=state.secret,
         former_secret=state.former_secret,
@@ -163,6 +165,18 @@ def _retired(uid: str, generation: bytes, before: NamespaceState) -> Retired:
         generation=generation, namespace_uid=uid, purge=before.purge, policy_version=before.policy_version
     )
     return Retired(generation, realm.shared_realm())
+
+
+def _pricing(spec: PricingSpec | None) -> PricingPlan | None:
+    if spec is None:
+        return None
+    return PricingPlan(
+        currency=spec.currency,
+        input_per_million_tokens=spec.input_per_million_tokens,
+        cached_input_per_million_tokens=spec.cached_input_per_million_tokens,
+        output_per_million_tokens=spec.output_per_million_tokens,
+        storage_per_gibibyte_hour=spec.storage_per_gibibyte_hour,
+    )
 
 
 def _quota(tiers: Mapping[str, TierQuota]) -> dict[str, QuotaPlan]:

@@ -1,0 +1,1 @@
+"""`kvgrove savings`: what reuse saved, from what gateways and nodes count."""
