@@ -57,29 +57,29 @@ class NodeMetrics:
             "kvgrove_node_warmup_tokens_total", "Tokens computed by warm-up", ["namespace"], registry=self.registry
         )
         self.queue_seconds = Histogram(
-            "kvgrove_node_queue_seconds", "From arrival to admission", buckets=_SECONDS, registry=self.registry
+            "kvgrove_node_queue_seconds", "Seconds from arrival to admission", buckets=_SECONDS, registry=self.registry
         )
         self.lookup_seconds = Histogram(
             "kvgrove_node_lookup_seconds",
-            "Keys, match and lease of one prompt",
+            "Seconds for keys, match and lease of one prompt",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.ttft_seconds = Histogram(
             "kvgrove_node_time_to_first_token_seconds",
-            "From arrival to the first token",
+            "Seconds from arrival to the first token",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.restore_seconds = Histogram(
             "kvgrove_node_restore_seconds",
-            "From a request's place in the pool until blocks of slower tiers are in it",
+            "Seconds from a request's place in the pool until blocks of slower tiers are in it",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.prefill_seconds = Histogram(
             "kvgrove_node_prefill_seconds",
-            "From a request's first step in the engine to its first token",
+            "Seconds from a request's first step in the engine to its first token",
             buckets=_SECONDS,
             registry=self.registry,
         )

@@ -20,7 +20,7 @@ _COUNTERS = {
     "written": "Blocks that were copied into the tier",
     "loaded": "Blocks that requests took from the tier",
     "corrupt": "Blocks whose bytes were not those that were written: never used",
-    "not_cleared": "Slots whose clearing failed, to be tried again",
+    "not_cleared": "Slots of blocks whose clearing failed, to be tried again",
 }
 
 

@@ -47,13 +47,13 @@ class Metrics:
         )
         self.ttft = Histogram(
             "kvgrove_time_to_first_token_seconds",
-            "From the request's arrival to its first token",
+            "Seconds from the request's arrival to its first token",
             ["namespace"],
             buckets=_TTFT_BUCKETS,
             registry=registry,
         )
         self.decision = Histogram(
-            "kvgrove_router_decision_seconds", "Time to choose a node", buckets=_DECISION_BUCKETS, registry=registry
+            "kvgrove_router_decision_seconds", "Seconds to choose a node", buckets=_DECISION_BUCKETS, registry=registry
         )
         self.route_fallbacks = Counter(
             "kvgrove_router_fallbacks",
@@ -125,7 +125,10 @@ class Metrics:
         )
         self.nodes = Gauge("kvgrove_gateway_nodes", "Nodes by link state", ["state"], registry=registry)
         self.lease_seconds = Gauge(
-            "kvgrove_gateway_lease_remaining_seconds", "Freshness lease left", ["namespace"], registry=registry
+            "kvgrove_gateway_lease_remaining_seconds",
+            "Seconds of freshness lease left",
+            ["namespace"],
+            registry=registry,
         )
         self.plan_term = Gauge("kvgrove_gateway_plan_term", "Term of the applied plan", registry=registry)
         self.plan_number = Gauge(
