@@ -14,9 +14,13 @@ def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 
 
-def get(url: str) -> bytes:
-    """Raises FleetProblem where nothing, an error or too much answers, UsageProblem for what is no address."""
-    return _send(urllib.request.Request(url))  # noqa: S310 - `_send` takes http and https alone
+def get(url: str, *, key: str = "") -> bytes:
+    """``key``: sent as a bearer token, where there is one.
+
+    Raises FleetProblem where nothing, an error or too much answers, UsageProblem for what is no address.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return _send(urllib.request.Request(url, headers=headers))  # noqa: S310 - `_send` takes http and https alone
 
 
 def post_json(url: str, body: bytes, *, key: str) -> bytes:

@@ -23,7 +23,7 @@ class SavingMetrics:
         self._prices: dict[str, Prices] = {}
         self.reused_lengths = Histogram(
             "kvgrove_reused_prefix_tokens",
-            "Length of the reused beginning of each answered request's prompt, in tokens; the mean is sum over count",
+            "Length of the reused beginning of each answered prompt, in tokens; the mean is sum over count",
             ["namespace"],
             buckets=_LENGTHS,
             registry=registry,
@@ -78,7 +78,8 @@ class SavingMetrics:
 
     def answered(self, namespace: str, usage: Usage, prefill_tokens_per_s: float) -> None:
         """``prefill_tokens_per_s``: of the node that answered; 0 where it has measured none."""
-        self.reused_lengths.labels(namespace).observe(usage.reused)
+        if usage.prompt:  # one more answer to the same prompt has none of its own
+            self.reused_lengths.labels(namespace).observe(usage.reused)
         self.tokens.labels(namespace).inc(usage.reused)
         if prefill_tokens_per_s > 0:
             self.prefill_seconds.labels(namespace).inc(usage.reused / prefill_tokens_per_s)

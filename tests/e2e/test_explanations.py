@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from gateway_rig import Stage, stage, wait_ready
+from gateway_rig import metrics as scrape
 
 from kvgrove_gateway.explain.report import Report, decode
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, PrefixPlan
@@ -48,7 +49,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path]) -> Iterator[Served]:
     with stage(tmp_path_factory.mktemp("explain")) as rig:
-        lines = rig.keys.read_text().replace("- {id: bob,", "- {id: bob, explain: true, operator: true,")
+        lines = rig.keys.read_text().replace("- {id: bob,", "- {id: bob, operator: true,")
         rig.keys.write_text(lines)
         for name in NODES:
             rig.daemon(name)
@@ -159,7 +160,7 @@ def test_i2_isolated_callers_are_told_of_their_own_realm_and_operators_of_any(se
 def test_iso_14_only_operators_ask_across_realms(served: Served) -> None:
     body = chat("x")
     denied = served.post("/admin/explain", {"requests": [body]}, "ann")
-    assert (denied.status_code, denied.json()["error"]["code"]) == (403, "operators_only")
+    assert (denied.status_code, denied.json()["error"]["code"]) == (403, "operator_required")
     behalf = served.post("/v1/explain", {"requests": [body], "callers": [{"tenant": "other"}]}, "ann")
     assert (behalf.status_code, behalf.json()["error"]["param"]) == (400, "callers")
     assert served.post("/v1/explain", {"requests": [body]}, "nobody").status_code == 401
@@ -193,14 +194,14 @@ def test_i12_quiet_texts_are_in_the_answer_to_who_sent_them_and_nowhere_else(ser
     assert "nobody reads them" not in reply.text, "the declared text was not sent by the caller"
     law = served.post("/v1/explain", {"requests": [chat("x", kvgrove={"documents": ["law"]})]}, "bob")
     assert "only few may read" not in law.text
-    metrics = httpx.get(f"{served.base}/metrics", timeout=60).text
+    metrics = scrape(served.base)
     for said in (metrics, *(served.stage.log(name) for name in ("gateway-0", *NODES))):
         assert "pineapple" not in said
 
 
 def test_asking_counts_no_prompt(served: Served) -> None:
     def prompts() -> str:
-        lines = httpx.get(f"{served.base}/metrics", timeout=60).text.splitlines()
+        lines = scrape(served.base).splitlines()
         nodes = [served.stage.node_metrics(name).splitlines() for name in NODES]
         return "\n".join(line for line in sum(nodes, lines) if "prompt_tokens_total" in line or "reused" in line)
 

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from gateway_rig import Stage, stage, wait_ready, wait_until
+from gateway_rig import metrics as scrape
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvgrove_cli.savings.report import savings_of
@@ -47,7 +48,7 @@ class Asked:
     usages: list[dict[str, Any]]
 
     def gateways(self) -> list[str]:
-        return [httpx.get(f"{base}/metrics", timeout=60).text for base in self.bases]
+        return [scrape(base) for base in self.bases]
 
     def nodes(self) -> list[str]:
         return [self.stage.node_metrics(name) for name in NODES]
@@ -235,5 +236,5 @@ def test_met_05_a_gateway_that_starts_anew_begins_at_nothing_and_the_others_go_o
     asked.stage.kill("gateway-1")
     base = asked.stage.gateway("gateway-1")
     wait_ready(base)
-    assert not total([httpx.get(f"{base}/metrics", timeout=60).text], "kvgrove_prompt_tokens_total")
-    assert total([httpx.get(f"{asked.bases[0]}/metrics", timeout=60).text], "kvgrove_prompt_tokens_total") == before
+    assert not total([scrape(base)], "kvgrove_prompt_tokens_total")
+    assert total([scrape(asked.bases[0])], "kvgrove_prompt_tokens_total") == before

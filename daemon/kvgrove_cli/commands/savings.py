@@ -20,14 +20,16 @@ _JSON = msgspec.json.Encoder(decimal_format="number")
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1)
 @options.state_dir
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def savings(sources: tuple[str, ...], state_dir: Path, output: str) -> None:
+@options.api_key
+def savings(sources: tuple[str, ...], state_dir: Path, output: str, key: str | None) -> None:
     """Show what reuse saved: tokens, GPU seconds and money by `spec.pricing`.
 
     SOURCE is the address of a gateway or of a node's metrics, or a file with a scrape of one. Without any, the gateways
-    and nodes of the fleet in --state-dir are asked. Counters begin with the process: for a span of time, subtract an
-    earlier scrape, or ask Prometheus.
+    and nodes of the fleet in --state-dir are asked. Gateways answer monitors and operators. Counters begin with the
+    process: for a span of time, subtract an earlier scrape, or ask Prometheus.
     """
-    found = savings_of(add_up((source, read(source)) for source in sources or _of_fleet(state_dir)))
+    used = options.key_for(key, state_dir)
+    found = savings_of(add_up((source, read(source, used)) for source in sources or _of_fleet(state_dir)))
     if not found:
         raise FleetProblem("no answered request is counted there: give the gateways' metrics")
     if output == "json":

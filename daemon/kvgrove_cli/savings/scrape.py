@@ -38,11 +38,14 @@ class Counted:
     currency: str = ""
 
 
-def read(source: str) -> str:
-    """The text at ``source``, a file or an address; a gateway's base address means its ``/metrics``."""
+def read(source: str, key: str) -> str:
+    """The text at ``source``, a file or an address; a gateway's base address means its ``/metrics``.
+
+    ``key``: a monitor's or an operator's, for gateways.
+    """
     if is_url(source):
         base = source.rstrip("/")
-        body = get(base if base.endswith("/metrics") else base.removesuffix("/v1") + "/metrics")
+        body = get(base if base.endswith("/metrics") else base.removesuffix("/v1") + "/metrics", key=key)
     else:
         try:
             body = Path(source).read_bytes()

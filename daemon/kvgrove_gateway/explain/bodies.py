@@ -1,7 +1,7 @@
 """What is to be explained: one or two request bodies in either dialect, as prompts to assemble. Pure.
 
-OpenAI's chat bodies are read by the parser that serves them. Anthropic's are told by what only they have, and taken for
-the chat they stand for.
+Each is read by the parser that serves it. A body does not say which API it is for: a raw ``prompt`` is a completion's,
+and Anthropic's are told by what only they have; whatever both could be means the same to both.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,15 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvgrove_gateway.api.openai import ChatRequest, parse_chat
+from kvgrove_gateway.api.anthropic import parse_count, parse_message
+from kvgrove_gateway.api.completions import parse_completion
+from kvgrove_gateway.api.openai import parse_chat
+from kvgrove_gateway.ask import Ask
 from kvgrove_gateway.errors import BadRequest
-from kvgrove_prompt.assembly import Message
 from kvgrove_protocol.identity import Caller
 
 MAX_REQUESTS = 2
-_ANTHROPIC_ONLY = frozenset({"system", "stop_sequences", "anthropic_version", "thinking", "top_k"})
+_ANTHROPIC_ONLY = frozenset({"system", "stop_sequences", "anthropic_version", "thinking"})
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "document"})
 
 
@@ -26,11 +28,7 @@ class AskedPrompt:
     """One request body: as it came, and as it is served."""
 
     body: Mapping[str, Any]
-    request: ChatRequest
-
-    @property
-    def messages(self) -> list[Message]:
-        return [Message(role=each.role, content=each.text) for each in self.request.messages]
+    ask: Ask
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,22 @@ def parse_asked(body: bytes, *, on_behalf: bool) -> Asked:
 def parse_prompt(fields: Mapping[str, Any], path: str) -> AskedPrompt:
     """One body; raises BadRequest whose field begins with ``path``."""
     try:
-        chat = _as_chat(fields) if is_anthropic(fields) else fields
-        return AskedPrompt(fields, parse_chat(msgspec.json.encode(chat)))
+        return AskedPrompt(fields, _ask(fields))
     except BadRequest as error:
         field = f"{path}.{error.field}" if error.field else path
         raise BadRequest(f"{path}: {error.message}", field=field, code=error.code) from None
+
+
+def _ask(fields: Mapping[str, Any]) -> Ask:
+    body = msgspec.json.encode(fields)
+    if "prompt" in fields and "messages" not in fields:
+        asks = parse_completion(body).asks()
+        if len(asks) != 1:
+            raise BadRequest("'prompt': one prompt at a time can be explained.", field="prompt")
+        return asks[0]
+    if is_anthropic(fields):
+        return (parse_message(body) if "max_tokens" in fields else parse_count(body)).ask()
+    return parse_chat(body).ask()
 
 
 def is_anthropic(fields: Mapping[str, Any]) -> bool:
@@ -106,25 +115,3 @@ def is_anthropic(fields: Mapping[str, Any]) -> bool:
             if isinstance(part, Mapping) and ("cache_control" in part or part.get("type") in _ANTHROPIC_BLOCKS):
                 return True
     return False
-
-
-def _as_chat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The same prompt as a chat body: the system text leads, cache marks say nothing about tokens."""
-    system = fields.get("system")
-    messages = fields.get("messages")
-    lead = [] if system in (None, "", []) else [{"role": "system", "content": _without_marks(system)}]
-    rest = [
-        {**message, "content": _without_marks(message.get("content"))} if isinstance(message, Mapping) else message
-        for message in (messages if isinstance(messages, list) else [])
-    ]
-    chat = {name: fields[name] for name in ("model", "max_tokens", "kvgrove", "tools") if name in fields}
-    return chat | {"messages": [*lead, *rest]}
-
-
-def _without_marks(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    return [
-        {name: value for name, value in part.items() if name != "cache_control"} if isinstance(part, Mapping) else part
-        for part in content
-    ]

@@ -1,19 +1,20 @@
 """The two paths of explanations: `/v1/explain` for every caller, `/admin/explain` for operators.
 
 Operators are told of all nodes, of the router's reckoning, and may ask on behalf of any caller (``callers``): that is
-how a miss across realms is looked into, and the only way.
+how a miss across realms is looked into, and the only way. Who is an operator the gate has judged, and each use is in
+the audit log.
 """
 
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 
-from kvgrove_gateway.errors import Forbidden
 from kvgrove_gateway.explain.bodies import parse_asked
 from kvgrove_gateway.explain.report import encode
 from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.http import JSON, read_body, unless_gone
 from kvgrove_gateway.identity.caller import Identity
+from kvgrove_gateway.protection.gate import note_model
 
 CALLERS_PATH = "/v1/explain"
 OPERATORS_PATH = "/admin/explain"
@@ -47,18 +48,13 @@ class ExplainRoutes:
         return await self._explain(request, self._identify(request), operator=False)
 
     async def for_operators(self, request: Request) -> Response:
-        identity = self._identify(request)
-        if not identity.operator:
-            raise Forbidden(
-                f"This API key is no operator's: use {CALLERS_PATH}, or a key that is marked 'operator'.",
-                code="operators_only",
-            )
-        return await self._explain(request, identity, operator=True)
+        return await self._explain(request, self._identify(request), operator=True)
 
     async def _explain(self, request: Request, identity: Identity, *, operator: bool) -> Response:
         self._admit()
         try:
             asked = parse_asked(await read_body(request, self._body_bytes), on_behalf=operator)
+            note_model(request, asked.prompts[0].ask.model)
             report = await unless_gone(request, self._explainer.explain(identity, asked, operator=operator))
             return Response(encode(report), media_type=JSON)
         finally:

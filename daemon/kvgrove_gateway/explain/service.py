@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kvgrove_gateway.ask import Ask, RawPrompt
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.errors import BadRequest, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.explain.bodies import Asked, AskedPrompt
@@ -82,7 +83,7 @@ class Explainer:
 
     async def _look(self, identity: Identity, asked: AskedPrompt, *, operator: bool) -> _Looked:
         resolution = self._resolve(identity, asked)
-        prepared = await self._preparation.prepare(resolution, asked.messages)
+        prepared = await self._prepared(resolution, asked.ask)
         placement = self._fleet.place(prepared.prompt.count, prepared.keys, resolution.model.block_size)
         chosen = placement.link
         others = [link for link in self._fleet.ready if link is not chosen] if operator else []
@@ -96,6 +97,7 @@ class Explainer:
             spans=prepared.prompt.spans,
             sampling=Sampling(),
             max_new_tokens=1,
+            prompt_logprobs=asked.ask.prompt_logprobs,
         )
         answers = await asyncio.gather(*(self._ask(link, request) for link in [chosen, *others][:NODES]))
         if answers[0].problem == "context_length_exceeded":
@@ -109,15 +111,22 @@ class Explainer:
         return _Looked(asked, resolution, prepared, placement.decision, answers)
 
     def _resolve(self, identity: Identity, asked: AskedPrompt) -> Resolution:
-        directory, request = self._board.current, asked.request
-        namespace = directory.admit(identity, request.model)
+        directory, ask = self._board.current, asked.ask
+        namespace = directory.admit(identity, ask.model)
         return directory.resolve(
             identity,
-            request.model,
-            prefix=request.kvgrove.prefix,
-            documents=request.kvgrove.documents,
-            session=request.kvgrove.session,
+            ask.model,
+            prefix=ask.prefix,
+            documents=ask.documents,
+            session=ask.session,
             lease_valid=self._lease_remaining(namespace.uid) > 0,
+        )
+
+    async def _prepared(self, resolution: Resolution, ask: Ask) -> Prepared:
+        if isinstance(ask.prompt, RawPrompt):
+            return await self._preparation.prepare_raw(resolution, ask.prompt.content)
+        return await self._preparation.prepare(
+            resolution, ask.prompt.messages, open_ended=ask.prompt.open_ended, breakpoints=ask.breakpoints
         )
 
     async def _ask(self, link: NodeLink, request: Generate) -> _Answer:
@@ -165,7 +174,7 @@ def _prompt_view(looked: _Looked, *, operator: bool) -> PromptView:
     ranges = first.ranges or [ExplainedRange(0, prompt.count)]
     views = [_node_view(answer) for answer in looked.answers]
     return PromptView(
-        model=looked.asked.request.model,
+        model=looked.asked.ask.model,
         namespace=resolution.namespace.name,
         generation=short(resolution.model.generation),
         tokens=prompt.count,
