@@ -160,7 +160,7 @@ def test_i2_isolated_callers_are_told_of_their_own_realm_and_operators_of_any(se
 def test_iso_14_only_operators_ask_across_realms(served: Served) -> None:
     body = chat("x")
     denied = served.post("/admin/explain", {"requests": [body]}, "ann")
-    assert (denied.status_code, denied.json()["error"]["code"]) == (403, "operator_required")
+    assert (denied.status_code, denied.json()["error"]["code"]) == (403, "operators_only")
     behalf = served.post("/v1/explain", {"requests": [body], "callers": [{"tenant": "other"}]}, "ann")
     assert (behalf.status_code, behalf.json()["error"]["param"]) == (400, "callers")
     assert served.post("/v1/explain", {"requests": [body]}, "nobody").status_code == 401
