@@ -19,6 +19,7 @@ import zmq.asyncio
 
 from kvgrove_gateway.api.errors import api_error
 from kvgrove_gateway.app import Api
+from kvgrove_gateway.assembling import Assembling
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.chat import Chat
 from kvgrove_gateway.conversations import Conversations
@@ -31,12 +32,9 @@ from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.namespaces import EMPTY, Directory
 from kvgrove_gateway.node_link import NodeLink
-from kvgrove_gateway.prepare import Preparation
 from kvgrove_gateway.protection.assembled import Protection
 from kvgrove_gateway.residency import NodeResidency
-from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.settings import Settings
-from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
 from kvgrove_link.body_store import BodyStore
 from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
@@ -86,13 +84,16 @@ class Gateway:
             leases=self._leases,
             random=self._random,
         )
-        self._threads = AssemblyThreads(limits.assembly_threads, limits.assemblies)
         self._fleet = Fleet(self._make_link, limits=limits, metrics=self._metrics, clock=time.perf_counter)
         self._bodies = BodyStore(self._link.fetch, max_bytes=limits.bodies_bytes, timeout_s=limits.body_fetch_s)
-        self._tokenizers = TokenizerStore(
-            self._fleet.bundle, self._threads, keep=limits.tokenizers, timeout_s=limits.bundle_fetch_s
+        self._assembling = Assembling(
+            limits,
+            bodies=self._bodies,
+            bundles=self._fleet.bundle,
+            registry=self._metrics.registry,
+            throwaway=lambda: os.urandom(32),
         )
-        known = KnownChains(limits.known_segments)
+        preparation = self._assembling.preparation
         self._key = MemberKey.fresh()
         self._conversations = Conversations(os.urandom(32), limits.conversations)
         self._counts = GenerationCounts()
@@ -100,14 +101,7 @@ class Gateway:
             settings.member,
             self._boot,
             self._key,
-            {Place.ASSEMBLY_CACHE: known.clear, Place.WARM_LISTS: self._conversations.forget},
-        )
-        preparation = Preparation(
-            self._bodies,
-            self._tokenizers,
-            self._threads,
-            known,
-            throwaway=lambda: os.urandom(32),
+            {Place.ASSEMBLY_CACHE: self._assembling.clear, Place.WARM_LISTS: self._conversations.forget},
         )
         chat = Chat(
             self._board,
@@ -125,7 +119,7 @@ class Gateway:
             self._board,
             preparation,
             self._fleet,
-            self._threads,
+            self._assembling.threads,
             lease_remaining=lambda uid: self._leases.remaining(uid, boottime()),
             new_id=lambda: secrets.token_hex(12),
         )
@@ -215,7 +209,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*helpers, return_exceptions=True)
         await self._fleet.close()
-        self._threads.close()
+        self._assembling.close()
         await asyncio.to_thread(self._protection.close)
         self._context.destroy(0)
 
@@ -255,11 +249,14 @@ class Gateway:
         directory = Directory.of(plan)
         self._board.publish(directory)
         self._counts.keep((uid, each) for uid, found in _beside(directory).items() for each in found)
+        self._assembling.follow(directory)
         for uid, erasure in self._erasures.carry_out(plan):
             self._protection.audit.record("erase", namespace_uid=uid, erasure=erasure or None)
         self._fleet.follow(plan.nodes)
         self._bodies.retain(directory.body_digests())
-        self._metrics.forget(gone - {namespace.name for namespace in directory.namespaces})
+        gone -= {namespace.name for namespace in directory.namespaces}
+        self._metrics.forget(gone)
+        self._assembling.forget(gone)
         self._metrics.savings.follow(directory.namespaces)
         self._plan_changed.set()
         log.info(
@@ -311,7 +308,7 @@ class Gateway:
             for model in directory.models():
                 try:
                     if model.tokenizer_bundle:
-                        await self._tokenizers.get(model.tokenizer_bundle)
+                        await self._assembling.tokenizers.get(model.tokenizer_bundle)
                 except ApiError:
                     missing = True
             if missing:

@@ -16,11 +16,16 @@ from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
 from kvgrove_link.body_store import BodiesMissing, BodyStore
 from kvgrove_prompt.assembly import DocumentBody, Message, PrefixBody, assemble
+from kvgrove_prompt.assembly_cache import AssemblyCache, Scope
+from kvgrove_prompt.errors import RendererLost
 from kvgrove_prompt.prompt import Prompt
 from kvgrove_prompt.raw import raw_prompt
 from kvgrove_prompt.tokenizer import PromptTokenizer
+from kvgrove_prompt.units import Tokenise
 from kvgrove_protocol.chain import SpanKind, folds
+from kvgrove_protocol.control import NamespacePlan
 from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.identity import RealmInputs
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,19 @@ class Preparation:
         *,
         throwaway: Callable[[], bytes],
         cacheable_minimum: Callable[[str], int] = lambda _model: 0,
+        cache: AssemblyCache | None = None,
     ) -> None:
-        """``throwaway``: fresh random bytes for realms that nobody shares. ``cacheable_minimum``: by a model's name,
-        tokens below which a prefix that a caller marks does not count as one."""
+        """``throwaway``: fresh random bytes for realms that nobody shares. ``cache``: tokens of known texts.
+
+        ``cacheable_minimum``: by a model's name, tokens below which a prefix that a caller marks does not count as one.
+        """
         self._cacheable_minimum = cacheable_minimum
         self._bodies = bodies
         self._tokenizers = tokenizers
         self._threads = threads
         self._known = known
         self._throwaway = throwaway
+        self._cache = cache
 
     async def prepare(
         self,
@@ -93,6 +102,7 @@ class Preparation:
                 prefix=prefix_body,
                 documents=documents,
                 open_ended=open_ended,
+                texts=self._known_texts(resolution, tokenizer),
             )
 
         return await self._in_thread(resolution, tokenizer, assembled, breakpoints)
@@ -119,6 +129,8 @@ class Preparation:
 
         try:
             return await self._threads.run(build)
+        except RendererLost:
+            raise Unavailable("The prompt could not be rendered: try again.", code=RendererLost.code) from None
         except Terminal as error:
             if isinstance(error, BadRequest):
                 raise
@@ -138,6 +150,31 @@ class Preparation:
         except BodiesMissing:
             raise Unavailable("A referenced text is not available yet: try again.", code="body_unavailable") from None
 
+    def _known_texts(self, resolution: Resolution, tokenizer: PromptTokenizer) -> Tokenise | None:
+        """Tokenises with the memory of what this caller sent before; None where nothing may be remembered.
+
+        Like any tier it is used under a freshness lease only, and a caller without the field that the isolation level
+        asks for has nothing to come back to.
+        """
+        namespace = resolution.namespace
+        if self._cache is None or resolution.fence is None or namespace.suspended:
+            return None
+        fresh: list[bytes] = []
+
+        def throwaway() -> bytes:
+            fresh.append(self._throwaway())
+            return fresh[-1]
+
+        realm = timeless_realm(namespace)
+        private = realm.private_realm(namespace.isolation, resolution.caller, throwaway=throwaway)
+        if fresh:
+            return None
+        bundle = resolution.model.tokenizer_bundle
+        return self._cache.texts(
+            tokenizer,
+            Scope(namespace=namespace.uid, realm=private, bundle=bundle, version=realm.shared_realm()),
+        )
+
     def _keys(self, resolution: Resolution, prompt: Prompt) -> list[bytes]:
         if resolution.fence is None or resolution.namespace.suspended or resolution.scope_denied:
             return []
@@ -147,3 +184,14 @@ class Preparation:
         return self._known.keys(
             realm.shared_realm(), prompt.tokens, folds(prompt.spans, private, block_size), block_size=block_size
         )
+
+
+def timeless_realm(namespace: NamespacePlan) -> RealmInputs:
+    """The namespace's realm without its generation: the tokens of a text depend on the tokenizer alone, so they
+    outlive a change of weights."""
+    return RealmInputs(
+        generation=b"",
+        namespace_uid=namespace.uid,
+        purge=namespace.purge,
+        policy_version=namespace.policy_version,
+    )

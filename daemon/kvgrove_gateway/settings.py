@@ -30,6 +30,11 @@ class Limits:
     assemblies: int = 128
     """Prompts waiting for a tokeniser thread: 429 beyond."""
     assembly_threads: int = 2
+    """Also the number of processes that render templates."""
+    template_s: float = 5.0
+    """A template that takes longer is ended with its process."""
+    assembly_cache_bytes: int = 128 << 20
+    """Tokens of texts that were tokenised before."""
     stream_messages: int = 4096
     """Unread answer messages of one request: beyond, the caller is too slow and the request is cancelled."""
     attempts: int = 4

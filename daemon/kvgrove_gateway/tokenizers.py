@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from kvgrove_gateway.errors import Busy, Unavailable
 from kvgrove_prompt.bundle import bundle_digest
+from kvgrove_prompt.template import Renderer
 from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.errors import Retryable, Terminal
 
@@ -53,12 +54,21 @@ class AssemblyThreads:
 class TokenizerStore:
     """Digest -> tokenizer, loaded once each. On the event loop only."""
 
-    def __init__(self, fetch: FetchBundle, threads: AssemblyThreads, *, keep: int, timeout_s: float) -> None:
-        """``fetch``: bytes of a bundle from any daemon; raises Retryable if none has it."""
+    def __init__(
+        self,
+        fetch: FetchBundle,
+        threads: AssemblyThreads,
+        *,
+        keep: int,
+        timeout_s: float,
+        renderer: Renderer | None = None,
+    ) -> None:
+        """``fetch``: bytes of a bundle from any daemon; raises Retryable if none has it. ``renderer``: of templates."""
         self._fetch = fetch
         self._threads = threads
         self._keep = keep
         self._timeout_s = timeout_s
+        self._renderer = renderer
         self._loaded: OrderedDict[bytes, PromptTokenizer] = OrderedDict()
         self._loading: dict[bytes, asyncio.Task[PromptTokenizer]] = {}
 
@@ -80,7 +90,7 @@ class TokenizerStore:
                 bundle = await self._fetch(digest)
             if bundle_digest(bundle) != digest:
                 raise Unavailable("The tokenizer arrived damaged: try again.", code="tokenizer_unavailable")
-            tokenizer = await self._threads.run(lambda: PromptTokenizer.from_bundle(bundle))
+            tokenizer = await self._threads.run(lambda: _loaded(bundle, self._renderer))
         except (Retryable, TimeoutError) as error:
             if isinstance(error, (Unavailable, Busy)):
                 raise
@@ -96,3 +106,11 @@ class TokenizerStore:
         self._loading.pop(digest, None)
         if not task.cancelled():
             task.exception()  # seen, also where every waiter has gone
+
+
+def _loaded(bundle: bytes, renderer: Renderer | None) -> PromptTokenizer:
+    """The tokenizer, with its template's policy found out, so that no request waits for that."""
+    tokenizer = PromptTokenizer.from_bundle(bundle, renderer=renderer)
+    if tokenizer.template is not None:
+        _ = tokenizer.template.policy
+    return tokenizer

@@ -1,6 +1,6 @@
-"""What can be wrong with messages, templates and tokenizers. All Terminal: the same call will fail again."""
+"""What can be wrong with messages, templates and tokenizers. All but the last are Terminal."""
 
-from kvgrove_protocol.errors import Terminal
+from kvgrove_protocol.errors import Retryable, Terminal
 
 
 class InvalidMessages(Terminal):
@@ -25,3 +25,9 @@ class TokenizerUnsupported(Terminal):
     """The tokenizer's files are missing, damaged or of a kind that cannot be used safely."""
 
     code = "tokenizer_unsupported"
+
+
+class RendererLost(Retryable):
+    """The process that renders templates could not be had, or ended: nothing is known of the template itself."""
+
+    code = "renderer_lost"

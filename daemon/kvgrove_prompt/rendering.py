@@ -23,13 +23,13 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Job(msgspec.Struct, frozen=True):
     """What is to be rendered, and everything that may decide how.
 
-    ``nonce``: unguessable lower-case letters and digits. ``now``: what the template's clock says.
+    ``nonce``: unguessable lower-case letters and digits. ``now``: what the template's clock says, as ISO 8601.
     ``traced``: False gives the bare text in one piece.
     """
 
     conversation: Conversation
     nonce: str
-    now: datetime
+    now: str
     named_tokens: dict[str, str] = {}
     markers: list[str] = []
     """Control markers of the tokenizer."""
@@ -73,7 +73,7 @@ def _traced(sandbox: Sandbox, job: Job, words: Sequence[Words], unmarked: set[in
         return marks.wrap(number, each.text) if number in marked_numbers else each.text
 
     try:
-        marked = sandbox.render(_variables(job, view(job.conversation, mark)), job.now)
+        marked = sandbox.render(_variables(job, view(job.conversation, mark)), _clock(job))
     except (*TEMPLATE_ERRORS, TooMuchText):
         raise TemplateUnsupported(
             "the chat template fails when contents are marked: it depends on how they begin or end",
@@ -92,7 +92,9 @@ def _traced(sandbox: Sandbox, job: Job, words: Sequence[Words], unmarked: set[in
 
 def _direct(sandbox: Sandbox, job: Job) -> str:
     try:
-        return sandbox.render(_variables(job, view(job.conversation, lambda each: each.text)), job.now)
+        return sandbox.render(
+            _variables(job, view(job.conversation, lambda each: each.text)), datetime.fromisoformat(job.now)
+        )
     except TooMuchText:
         raise InvalidMessages("messages", "render to more text than any model takes") from None
     except TEMPLATE_ERRORS as error:
@@ -101,6 +103,10 @@ def _direct(sandbox: Sandbox, job: Job) -> str:
 
 def _variables(job: Job, viewed: dict[str, Any]) -> dict[str, Any]:
     return {**viewed, **job.named_tokens}
+
+
+def _clock(job: Job) -> datetime:
+    return datetime.fromisoformat(job.now)
 
 
 def _listed(words: list[Words], each: Words) -> str:

@@ -14,6 +14,9 @@ import msgspec
 
 from kvgrove_prompt.errors import TemplateUnsupported
 
+_MARK = re.compile("([ae])([0-9]+)z")
+"""What follows the sign of a mark."""
+
 
 class Piece(msgspec.Struct, frozen=True):
     """A part of a render: ``content`` is the number of the content it came from, None for the template's own text."""
@@ -27,26 +30,27 @@ class Marks:
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
-        self._pattern = re.compile(f"kv{re.escape(nonce)}([ae])([0-9]+)z")
+        self._sign = f"kv{nonce}"
 
     def wrap(self, number: int, text: str) -> str:
-        return f"kv{self._nonce}a{number}z{text}kv{self._nonce}e{number}z"
+        return f"{self._sign}a{number}z{text}{self._sign}e{number}z"
 
     def split(self, marked: str) -> list[Piece]:
         """The pieces of a marked render; raises TemplateUnsupported if marks are lost, cut apart or out of order."""
-        pieces: list[Piece] = []
+        first, *others = marked.split(self._sign)
+        pieces = [Piece(first)]
         open_number: int | None = None
-        position = 0
-        for match in self._pattern.finditer(marked):
-            number = int(match[2])
-            if (match[1] == "a") is not (open_number is None) or (open_number not in (None, number)):
+        for each in others:
+            mark = _MARK.match(each)
+            if mark is None:
+                raise _untraceable("it changes the letters of contents")
+            number = int(mark[2])
+            if (mark[1] == "a") is not (open_number is None) or (open_number not in (None, number)):
                 raise _untraceable(f"it takes content {number if open_number is None else open_number} apart")
-            pieces.append(Piece(marked[position : match.start()], open_number))
-            open_number = number if match[1] == "a" else None
-            position = match.end()
+            open_number = number if mark[1] == "a" else None
+            pieces.append(Piece(each[mark.end() :], open_number))
         if open_number is not None:
             raise _untraceable(f"it takes content {open_number} apart")
-        pieces.append(Piece(marked[position:]))
         if any(self._nonce in piece.text for piece in pieces):
             raise _untraceable("it changes the letters of contents")
         return pieces

@@ -33,7 +33,6 @@ class Renderer(Protocol):
 
     def prepare(self, source: str, max_chars: int) -> Callable[[Job], list[Piece]]:
         """A function that renders ``source`` as `rendering.render` does; both raise TemplateUnsupported."""
-        ...
 
 
 class InProcess:
@@ -83,7 +82,7 @@ class ChatTemplate:
         return Job(
             conversation=conversation,
             nonce=self._nonce(),
-            now=self._now(),
+            now=self._now().isoformat(),
             named_tokens=self._named_tokens,
             markers=self._markers,
             traced=traced,

@@ -89,11 +89,23 @@ def tokenise_text(tokenizer: PromptTokenizer, unit: Unit) -> UnitTokens:
     return UnitTokens(pack_tokens(ids), (*ends, len(ids)))
 
 
+def tokenise_texts(tokenizer: PromptTokenizer, units: Sequence[Unit]) -> list[UnitTokens]:
+    """The tokens of text units; equal ones, such as a template's own, are tokenised once."""
+    done: dict[tuple[bool, tuple[tuple[SpanKind, str], ...]], UnitTokens] = {}
+    result = []
+    for unit in units:
+        key = (unit.start, tuple((part.kind, part.text) for part in unit.parts))
+        if key not in done:
+            done[key] = tokenise_text(tokenizer, unit)
+        result.append(done[key])
+    return result
+
+
 def tokenise(tokenizer: PromptTokenizer, pieces: Sequence[Part], texts: Tokenise | None = None) -> Prompt:
     """The prompt of ``pieces``. ``texts``: tokenises the text units; None does so here."""
     whole = units(tokenizer, pieces)
     words = [unit for unit in whole if unit.control is None]
-    known = iter(texts(whole) if texts is not None else [tokenise_text(tokenizer, unit) for unit in words])
+    known = iter(texts(whole) if texts is not None else tokenise_texts(tokenizer, words))
     runs: list[bytes] = []
     ranges: list[tuple[Part, int, int]] = []
     position = 0
