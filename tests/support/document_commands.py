@@ -17,8 +17,8 @@ from kvgrove_crds.crd import DEFINITIONS
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CORE = {
-    "configmap", "deployment", "events", "lease", "networkpolicies", "node", "nodes", "pod", "pods", "secret",
-    "service",
+    "configmap", "customresourcedefinition", "deployment", "events", "lease", "networkpolicies", "node", "nodes", "pod",
+    "pods", "secret", "service",
 }  # fmt: skip
 OURS = {name for each in DEFINITIONS for name in (each.plural, each.short_name, each.model.__name__.lower(), each.name)}
 _NESTED = ("auth", "config", "create", "rollout", "top")
