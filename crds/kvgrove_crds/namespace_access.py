@@ -30,7 +30,7 @@ class AccessSpec(Spec):
     tenants: Annotated[tuple[Principal, ...], ListSet(256)] | None = None
     """Tenants that may use it. Absent: every verified tenant. Empty: nobody."""
     scopes: Annotated[tuple[Principal, ...], ListSet(32)] = ()
-    """Scopes a caller must hold, all of them."""
+    """Scopes a caller must hold, all of them, to share the cache and the texts; without them it is answered cold."""
     policy_version: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Raise it when tenants or scopes changed their meaning elsewhere: blocks of the older policy become unreadable."""
 

@@ -33,6 +33,12 @@ class FleetShape:
     """Each node has sockets for KV events in its directory; namespaces opt in for themselves."""
     explain_routes: bool = False
     """Gateways tell keys marked ``explain`` how their requests were routed."""
+    oidc: Path | None = None
+    """Issuers whose tokens gateways take."""
+    rate_limits: Path | None = None
+    """Allowances of tenants."""
+    audit: bool = False
+    """Each gateway writes an audit log beside its log."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -126,6 +132,9 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                     *("--address-file", str(address_file)),
                     *("--drain", str(GATEWAY_DRAIN_SECONDS)),
                     *(["--explain-routes"] if shape.explain_routes else []),
+                    *(["--oidc", str(shape.oidc.absolute())] if shape.oidc is not None else []),
+                    *(["--rate-limits", str(shape.rate_limits.absolute())] if shape.rate_limits is not None else []),
+                    *(["--audit-log", str(state_dir.audit_file(name))] if shape.audit else []),
                 ],
                 state_dir.log_file(name),
             ),

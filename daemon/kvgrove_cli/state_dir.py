@@ -67,6 +67,10 @@ class StateDir:
     def log_file(self, member: str) -> Path:
         return self.path / "logs" / f"{member}.log"
 
+    def audit_file(self, member: str) -> Path:
+        """Of a gateway."""
+        return self.path / "logs" / f"{member}.audit.jsonl"
+
     def member_dir(self, member: str) -> Path:
         """A member's own directory, made if missing."""
         return _private(_private(self.path / "members") / member)

@@ -123,8 +123,10 @@ class Chat:
         counts: GenerationCounts,
         clock: Callable[[], float],
         explain_routes: bool,
+        charge: Callable[[Identity, int, str], None],
     ) -> None:
-        """``lease_remaining``: seconds of freshness lease left for a namespace UID, 0 without one."""
+        """``lease_remaining``: seconds of freshness lease left for a namespace UID, 0 without one. ``charge``: takes
+        the prompt's tokens from its tenant's allowance, or raises; told the field that holds the prompt."""
         self._board = board
         self._preparation = preparation
         self._fleet = fleet
@@ -135,6 +137,7 @@ class Chat:
         self._counts = counts
         self._clock = clock
         self._explain_routes = explain_routes
+        self._charge = charge
 
     async def begin(self, call: Call) -> Answer:
         """The answer, once its first token is here. Raises ApiError. The caller must `close` it in any case."""
@@ -172,6 +175,8 @@ class Chat:
             resolution = await self._placed(call)
             prepared = await self._prepare(resolution, call.ask)
             max_new_tokens = _room(call.ask, prepared.prompt.count, resolution.model.max_model_len)
+            if not attempt and not call.sibling:
+                self._charge(call.identity, prepared.prompt.count, call.ask.prompt_field)
             if self._resolve(call, resolution.model.generation) != resolution:
                 last = StaleFence("the plan moved on while the prompt was assembled")
                 self._metrics.retries.labels("moved").inc()

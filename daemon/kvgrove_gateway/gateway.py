@@ -114,6 +114,7 @@ class Gateway:
             counts=self._counts,
             clock=time.perf_counter,
             explain_routes=settings.explain_routes,
+            charge=self._protection.rates.charge,
         )
         explainer = Explainer(
             self._board,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,7 +82,7 @@ class RunningFleet:
 
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, keys: dict[str, str], manifests: Path) -> None:
         self.fleet, self.manifests = fleet, manifests
-        self._loop, self._keys = loop, keys
+        self._loop, self.keys = loop, keys
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=STARTUP_SECONDS + STEP_SECONDS)
@@ -103,20 +103,33 @@ class RunningFleet:
             "temperature": 0,
             "kvgrove": {"prefix": "support"},
         }
-        headers = {"Authorization": f"Bearer {self._keys[tenant]}"}
+        headers = {"Authorization": f"Bearer {self.keys[tenant]}"}
         return httpx.post(f"{base_url}/chat/completions", json=message | body, headers=headers, timeout=STEP_SECONDS)
 
 
 @contextmanager
 def running_fleet(
-    root: Path, model: Path, *, nodes: int = 2, gateways: int = 2, lease: str = "5s"
+    root: Path,
+    model: Path,
+    *,
+    nodes: int = 2,
+    gateways: int = 2,
+    lease: str = "5s",
+    more_keys: Mapping[str, Mapping[str, Any]] | None = None,
+    **shape: Any,
 ) -> Iterator[RunningFleet]:
+    """``more_keys``: name -> what `api_keys.create` is told beside it; ``shape``: further fields of FleetShape."""
     manifests, keys_file = root / "manifests", root / "keys.yaml"
     write_manifests(manifests, model, lease=lease)
     keys = {tenant: api_keys.new_secret() for tenant in ("acme", "globex")}
     for tenant, secret in keys.items():
         api_keys.create(keys_file, secret=secret, key_id=tenant, tenant=tenant)
-    options = FleetOptions(manifests, root / "state", FleetShape(nodes, gateways, threads_per_node=1), keys_file)
+    for name, fields in (more_keys or {}).items():
+        keys[name] = api_keys.new_secret()
+        api_keys.create(keys_file, secret=keys[name], key_id=name, **fields)
+    options = FleetOptions(
+        manifests, root / "state", FleetShape(nodes, gateways, threads_per_node=1, **shape), keys_file
+    )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fleet")
     thread.start()

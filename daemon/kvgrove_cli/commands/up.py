@@ -39,6 +39,9 @@ _STARTUP_SECONDS = 900.0
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--kv-events", is_flag=True, help="Publish KV events of namespaces that opt in, on Unix sockets.")
 @click.option("--explain-routes", is_flag=True, help="Tell keys marked `explain` how their requests were routed.")
+@click.option("--oidc", type=click.Path(dir_okay=False, path_type=Path), help="OIDC issuers whose tokens are taken.")
+@click.option("--rate-limits", type=click.Path(dir_okay=False, path_type=Path), help="Allowances of tenants.")
+@click.option("--audit", is_flag=True, help="Gateways write audit logs into the state directory's logs/.")
 @click.option(
     "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="ERROR", show_default=True
 )
@@ -54,6 +57,9 @@ def up(
     device: str,
     kv_events: bool,
     explain_routes: bool,
+    oidc: Path | None,
+    rate_limits: Path | None,
+    audit: bool,
     log_level: str,
 ) -> None:
     """Run nodes and gateways for the manifests in a folder, and follow every change of it, until interrupted."""
@@ -63,7 +69,12 @@ def up(
     except BadSettings as error:
         raise UsageProblem(error.message, field=error.field) from None
     shape = FleetShape(
-        nodes, gateways, host, port, threads_per_node, device, kv_events=kv_events, explain_routes=explain_routes
+        *(nodes, gateways, host, port, threads_per_node, device),
+        kv_events=kv_events,
+        explain_routes=explain_routes,
+        oidc=oidc,
+        rate_limits=rate_limits,
+        audit=audit,
     )
     asyncio.run(_run(FleetOptions(manifests.absolute(), state_dir.absolute(), shape, keys)))
 

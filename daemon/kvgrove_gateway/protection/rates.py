@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvgrove_gateway.errors import BadRequest, Busy
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.identity.files import parse_closed
 from kvgrove_gateway.identity.key_file import Name
 from kvgrove_gateway.protection.figures import ProtectionFigures
@@ -125,14 +126,15 @@ class TenantRates:
     def end(self, tenant: str) -> None:
         self._account(tenant).under_way -= 1
 
-    def charge(self, tenant: str, prompt_tokens: int) -> None:
-        """A prompt was counted. Raises Busy, or BadRequest for one that no wait would make fit."""
+    def charge(self, identity: Identity, prompt_tokens: int, field: str) -> None:
+        """A prompt, which ``field`` holds, was counted. Raises Busy, or BadRequest for one that no wait makes fit."""
+        tenant = identity.caller.tenant or ""
         most = self._limits().of(tenant).prompt_tokens_per_minute
         if most is not None and prompt_tokens > most:
             self._figures.rate_limited.labels("prompt_tokens").inc()
             raise BadRequest(
                 f"The prompt has {prompt_tokens} tokens and this tenant may use {most} in a minute: shorten it.",
-                field="messages",
+                field=field,
                 code="prompt_above_rate_limit",
             )
         wait = self._take(self._account(tenant), "prompt_tokens", most, prompt_tokens)

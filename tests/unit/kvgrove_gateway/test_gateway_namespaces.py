@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.errors import Forbidden, NotFound, Unavailable
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.namespaces import Directory
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
 from kvgrove_protocol.fence import Fence

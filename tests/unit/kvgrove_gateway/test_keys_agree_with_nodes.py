@@ -18,8 +18,8 @@ from kvgrove_daemon.cache.store import BlockStore
 from kvgrove_daemon.namespaces import HostedNamespace
 from kvgrove_daemon.prompts import cached_prompt, chain_of, check_tokens
 from kvgrove_daemon.warmup import warm_targets
-from kvgrove_gateway.auth import Identity
 from kvgrove_gateway.errors import BadRequest
+from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.namespaces import Directory, Resolution
 from kvgrove_gateway.prepare import Preparation
 from kvgrove_gateway.router.keys import KnownChains
