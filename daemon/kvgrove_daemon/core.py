@@ -276,4 +276,5 @@ class Core:
             prefill_tokens_per_s=stats.prefill_tokens_per_s,
             decode_steps_per_s=stats.decode_steps_per_s,
             free_blocks=free,
+            blocks=sum(pool.store.resident.pool.num_slots for pool in self._pools.all()),
         )

@@ -152,6 +152,7 @@ class Fleet:
                     requests=link.requests,
                     prefill_tokens_per_s=link.load.prefill_tokens_per_s,
                     surplus_tokens=link.backlog.take_surplus(),
+                    full=link.load.full,
                 )
                 for name, link in links.items()
             ],

@@ -55,6 +55,13 @@ class NodeLoad(msgspec.Struct, frozen=True):
     """Measured; 0 while nothing was prefilled yet."""
     decode_steps_per_s: float
     free_blocks: int
+    blocks: int = 0
+    """Free or not; 0 from nodes that do not say it."""
+
+    @property
+    def full(self) -> bool:
+        """Whether what is stored now pushes out something else, or will soon: under an eighth is free."""
+        return self.free_blocks * 8 < self.blocks
 
 
 class Listing(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ class _Link:
         self.backlog = Backlog()
         self.requests = 0
         self.tokens_per_s = 0.0
+        self.full = False
         self.up = False
 
 
@@ -50,13 +51,14 @@ class SimulatedGateway:
     def lose(self, node: str) -> None:
         """The link has dropped."""
         link = self._links[node]
-        link.up, link.requests = False, 0
+        link.up, link.full, link.requests = False, False, 0
         link.residency.end()
         link.backlog.clear()
 
     def batch(self, node: str, batch: EventBatch) -> None:
         link = self._links[node]
         if link.up:
+            link.full = batch.load.full
             link.backlog.reported(batch.load.queued_prefill_tokens)
             link.residency.batch(batch, self._clock())
         while self.index.sweep():
@@ -87,6 +89,7 @@ class SimulatedGateway:
                 requests=link.requests,
                 prefill_tokens_per_s=link.tokens_per_s,
                 surplus_tokens=link.backlog.take_surplus(),
+                full=link.full,
             )
             for name, link in self._links.items()
             if link.up

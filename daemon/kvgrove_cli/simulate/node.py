@@ -90,7 +90,8 @@ class SimulatedNode:
             running=0,
             prefill_tokens_per_s=self.tokens_per_s,
             decode_steps_per_s=0.0,
-            free_blocks=0,
+            free_blocks=self._pool.store.free_slots,
+            blocks=self._slots,
         )
         return EventBatch(boot=self.boot, seq=self._sent, events=events, load=load)
 

@@ -1,27 +1,27 @@
 """The routing decision: the node where a request costs everybody least. Pure.
 
-    score [s] = (queued + W * uncached) / rate
-    W = (1 + reuse / (1 - reuse) * sqrt(pressure)) / (1 - busy)^2
+    score [s] = (queued + W * over * uncached) / rate
+    W = max(1, FIT / (1 - reuse) / (1 - busy)^3)
 
 - *queued*: prefill tokens ahead of the request, those just dispatched included (ROU-02);
 - *uncached*: prompt tokens the node would have to compute, what fetching from slower tiers costs included;
-- *busy*: the share of nodes that requests lately found with a queue. In a queue of utilisation ``u`` there are
-  ``u / (1 - u)`` requests (M/M/1), so one more second of work adds ``1 / (1 - u)^2`` seconds to all stays together.
-  Idle nodes make it 1: then a request is sent where it finishes first;
-- *reuse*: the share of prompt tokens that lately needed no prefill. A token computed anew pushes out another, which is
-  asked for again with about this chance, and pushes out a third: ``r + r^2 + ... = r / (1 - r)`` tokens more. It is an
-  upper estimate, since what gives way is what is least likely to be asked for;
-- *pressure*: prefill tokens placed on the node lately over the mean of all (`recent`). What a node computes it also
-  stores, and one that stores more keeps blocks for less long, so that younger ones give way there. The root is damping.
+- *W*: what a token computed anew costs, in tokens of waiting; one for all nodes, so that on equal queues the longest
+  match wins. *busy* is the share of nodes that requests lately found with a queue: where many have one, a second of work
+  more delays many. *reuse* is the share of prompt tokens that lately needed no prefill: a token computed anew pushes out
+  another, which is asked for again with about this chance, and so on: ``1 + r + r^2 + ... = 1 / (1 - r)`` tokens.
+  The forms are those of a geometric series and of a queue near saturation; exponent and `FIT` are fitted, see the docs.
+  At least 1: on calm nodes a request is sent where it finishes first;
+- *over*: bounded load. A node whose cache is *full* pushes out what is younger, the more it is given: such a node that
+  was given more than the mean lately counts its uncached tokens by ``sqrt(recent / mean)``. A node with room pushes
+  nothing out, and is never over: a fleet that is idle and not full follows the prefix and nothing else.
 
-Only differences between nodes matter: what all of them hold, or none, decides nothing, and then queue and pressure do.
-A prefix that few nodes hold is computed on another one as soon as their queues exceed what it saves.
+What all of them hold, or none, decides nothing, and then queues do. A prefix that few nodes hold is computed on another
+one as soon as their queues exceed what it saves.
 
 All of it is measured; there is nothing to set. A node whose rate is not measured yet counts with the mean of the
-measured ones: an unknown node is neither shunned nor flooded. Scores within `TIE` of the best are equal: such a tie
-goes to the session's last node, which may hold more than the index knows, then to the node with fewer requests, then
-by rendezvous hash of the prompt's first key: equal for every gateway, so that a cold prefix is built on one node and
-not on each.
+measured ones: an unknown node is neither shunned nor flooded. Scores within `TIE` of the best are equal. Of equals, the
+longest match wins, then the session's last node, which may hold more than the index knows, then the node that was given
+least lately, then the one with fewer requests, then rendezvous hash of the prompt's first key.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ DEFAULT_RATE: Final = 1000.0
 """Tokens per second assumed while no node was measured. Only ratios matter then."""
 TIE: Final = 0.02
 """In prefills of the prompt. The estimates are no better than that."""
+FIT: Final = 0.3
 MOST_BUSY: Final = 0.9
 MOST_REUSE: Final = 0.95
 """Beyond these the estimates of W say nothing: it would grow without bound."""
@@ -65,6 +66,8 @@ class Candidate(NamedTuple):
     """What getting at the matched tokens costs, as prefill tokens: slower tiers, builds that may fail."""
     recent_tokens: float = 0.0
     """Prefill tokens placed on it lately, see `recent`."""
+    full: bool = False
+    """What it stores now pushes out something else."""
 
 
 class Why(Enum):
@@ -77,7 +80,7 @@ class Why(Enum):
     SESSION = "session"
     """The session was there before, and no other node is better."""
     LOAD = "load"
-    """Nobody has any of the prompt, or who has more of it is too busy or stores too much."""
+    """Nobody has any of the prompt, or who has more of it is too busy, or full and over its share."""
 
 
 class Row(NamedTuple):
@@ -130,18 +133,15 @@ def decide(
     measured = [candidate.prefill_tokens_per_s for candidate in candidates if candidate.prefill_tokens_per_s > 0]
     fallback = sum(measured) / len(measured) if measured else DEFAULT_RATE
     mean = sum([candidate.recent_tokens for candidate in candidates]) / len(candidates)
-    delay = 1 / (1 - min(lately.busy, MOST_BUSY)) ** 2
-    reuse = min(lately.reuse, MOST_REUSE)
-    pushed_out = reuse / (1 - reuse)
+    weight = worth(lately)
     rates: list[float] = []
     scores: list[float] = []
-    for _, matched, queued, _, rate, fetch, recent in candidates:
+    for _, matched, queued, _, rate, fetch, recent, full in candidates:
         if rate <= 0:
             rate = fallback  # noqa: PLW2901 - unknown
-        pressure = math.sqrt(recent / mean) if mean > 0 and recent > 0 else float(mean <= 0)
-        weight = (1 + pushed_out * pressure) * delay
+        over = math.sqrt(recent / mean) if full and recent > mean > 0 else 1.0
         rates.append(rate)
-        scores.append((max(queued, 0) + weight * (max(prompt_tokens - matched, 0) + fetch)) / rate)
+        scores.append((max(queued, 0) + weight * over * (max(prompt_tokens - matched, 0) + fetch)) / rate)
     limit = min(scores) + TIE * prompt_tokens / fallback
     at = _break_tie(candidates, [at for at, score in enumerate(scores) if score <= limit], session_node, anchor)
     chosen = candidates[at]
@@ -164,17 +164,25 @@ def decide(
     )
 
 
+def worth(lately: Lately) -> float:
+    """W: what a token computed anew costs, in tokens of waiting."""
+    return max(1.0, FIT / (1 - min(lately.reuse, MOST_REUSE)) / (1 - min(lately.busy, MOST_BUSY)) ** 3)
+
+
 def _break_tie(candidates: Sequence[Candidate], tied: Sequence[int], session_node: str | None, anchor: bytes) -> int:
+    longest = max([candidates[at].matched_tokens for at in tied])
+    tied = [at for at in tied if candidates[at].matched_tokens == longest]
     if len(tied) == 1:
         return tied[0]
     for at in tied:
         if candidates[at].node == session_node:
             return at
-    fewest = min([candidates[at].requests for at in tied])
-    return min(
-        [at for at in tied if candidates[at].requests == fewest],
-        key=lambda at: hashlib.sha256(anchor + candidates[at].node.encode()).digest(),
-    )
+
+    def given(at: int) -> tuple[float, int, bytes]:
+        each = candidates[at]
+        return each.recent_tokens, each.requests, hashlib.sha256(anchor + each.node.encode()).digest()
+
+    return min(tied, key=given)
 
 
 class Backlog:

@@ -32,6 +32,8 @@ class NodeView(NamedTuple):
     """0: not measured."""
     surplus_tokens: int = 0
     """What it had to compute beyond what was expected when it was sent there, since the last view."""
+    full: bool = False
+    """What it stores now pushes out something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +101,13 @@ class Router:
         recent = self._recent.tokens(now)
         reusable = max(prompt_tokens - 1, 0)  # the last token is always computed
         candidates = []
-        for name, _, queued, requests, rate, _ in nodes:
+        for name, _, queued, requests, rate, _, full in nodes:
             matched, fetch = 0, 0.0
             match = matches.get(name, NOTHING)
             if match is not NOTHING:
                 blocks = match.blocks + match.building
                 matched, fetch = min(blocks * block_size, reusable), (blocks - match.worth) * block_size
-            candidates.append(Candidate(name, matched, queued, requests, rate, fetch, recent[name]))
+            candidates.append(Candidate(name, matched, queued, requests, rate, fetch, recent[name], full))
         decision = decide(
             candidates,
             prompt_tokens,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvgrove_gateway.router.decide import MOST_BUSY, Backlog, Candidate, Lately, Why, decide
+from kvgrove_gateway.router.decide import FIT, MOST_BUSY, MOST_REUSE, Backlog, Candidate, Lately, Why, decide, worth
 
 
 def node(name: str, matched: int = 0, queued: int = 0, requests: int = 0, rate: float = 1000.0) -> Candidate:
@@ -15,20 +15,32 @@ def test_the_node_that_holds_the_prefix_wins() -> None:
     assert decide([node("a"), node("b", matched=900)], 1000).node == "b"
 
 
+def test_on_equal_queues_the_longest_match_wins_whatever_the_node_computed_lately() -> None:
+    """An idle fleet follows the prefix: a node that was given all work so far, and one that was given none."""
+    for queue in (0, 5000):
+        for lately in (Lately(), Lately(reuse=0.9), Lately(busy=0.8, reuse=0.5)):
+            holder = candidate_with_recent("a", 1e6, matched=100)._replace(queued_tokens=queue, requests=9)
+            others = [candidate_with_recent(name, 0.0)._replace(queued_tokens=queue) for name in "bcd"]
+            shorter = candidate_with_recent("e", 0.0, matched=70)._replace(queued_tokens=queue)
+            chosen = decide([holder, shorter, *others], 1000, lately=lately, session_node="b")
+            assert (chosen.node, chosen.why) == ("a", Why.REUSE)
+
+
 @pytest.mark.parametrize(
     ("lately", "weight"),
     [
         (Lately(), 1.0),
-        (Lately(busy=0.5), 4.0),
-        (Lately(reuse=0.75), 4.0),
-        (Lately(busy=0.5, reuse=0.75), 16.0),
-        (Lately(busy=1.0), 1 / (1 - MOST_BUSY) ** 2),
+        (Lately(busy=0.5), FIT * 8),
+        (Lately(reuse=0.9), FIT * 10),
+        (Lately(busy=0.5, reuse=0.9), FIT * 80),
+        (Lately(busy=1.0, reuse=1.0), FIT / (1 - MOST_REUSE) / (1 - MOST_BUSY) ** 3),
     ],
 )
 def test_what_a_match_is_worth_follows_from_how_busy_nodes_are_and_how_much_is_reused(
     lately: Lately, weight: float
 ) -> None:
     """Affinity yields as soon as the queue exceeds what the match saves everybody."""
+    assert worth(lately) == pytest.approx(weight)
     saved = weight * 900
     shorter, longer = (int(saved * 0.95), int(saved * 1.05))
     assert decide([node("a"), node("b", matched=900, queued=shorter)], 1000, lately=lately).node == "b"
@@ -49,13 +61,13 @@ def test_what_every_node_holds_decides_nothing() -> None:
 
 def test_a_hot_prefix_is_computed_on_another_node_under_rising_load() -> None:
     nodes = [node("holder", matched=9000), *(node(name) for name in "abc")]
-    lately = Lately(busy=0.25, reuse=0.5)
+    lately = Lately(busy=0.5, reuse=0.5)
     queues = [
-        queue for queue in range(500, 60_000, 1000)
+        queue for queue in range(500, 90_000, 1000)
         if decide([nodes[0]._replace(queued_tokens=queue), *nodes[1:]], 10_000, lately=lately).node == "holder"
     ]  # fmt: skip
-    assert queues == list(range(500, 32_000, 1000))  # 9,000 tokens, each worth 2 / 0.75^2 of the queue's
-    assert decide([nodes[0]._replace(queued_tokens=32_500), *nodes[1:]], 10_000, lately=lately).why is Why.LOAD
+    assert queues == list(range(500, 43_000, 1000))  # 9,000 tokens, each worth 0.3 * 2 * 2^3 of the queue's
+    assert decide([nodes[0]._replace(queued_tokens=43_500), *nodes[1:]], 10_000, lately=lately).why is Why.LOAD
 
 
 def test_rou_03_a_cold_prompt_goes_to_the_idle_node_whatever_caches_hold() -> None:
@@ -120,17 +132,27 @@ def test_rou_04_among_nodes_about_as_busy_the_longest_match_wins() -> None:
     assert (decision.node, decision.why) == ("c", Why.REUSE)
 
 
-def test_new_chains_go_where_least_was_stored_lately_if_caches_matter() -> None:
-    pressed, calm = candidate_with_recent("a", 50_000), candidate_with_recent("b", 30_000)
-    assert decide([pressed, calm], 1000, lately=Lately(reuse=0.5)).node == "b"
-    hasty = [pressed, calm._replace(queued_tokens=100)]
-    assert decide(hasty, 1000, lately=Lately(reuse=0.5)).node == "b"
-    assert decide(hasty, 1000, lately=Lately(reuse=0.0)).node == "a"  # what nobody asks for again may be pushed out
+def test_equals_are_told_apart_by_match_then_session_then_who_was_given_least() -> None:
+    holder, second = node("a", matched=19, queued=19)._replace(recent_tokens=9.0), node("b", queued=0)
+    assert decide([holder, second], 1000, session_node="b").node == "a"
+    given = [candidate_with_recent("a", 500), candidate_with_recent("b", 300), candidate_with_recent("c", 400)]
+    assert decide(given, 1000, session_node="a").node == "a"
+    assert decide(given, 1000).node == "b"
+
+
+def test_a_full_node_over_its_share_is_given_a_new_chain_only_where_it_saves_more() -> None:
+    """Bounded load: what it computes pushes out what is younger than elsewhere."""
+    lately = Lately(reuse=0.5)
+    over = candidate_with_recent("a", 70_000, matched=200)._replace(full=True)
+    calm = [candidate_with_recent(name, 10_000)._replace(full=True) for name in "bcdefgh"]
+    assert decide([over, *calm], 1000, lately=lately).node != "a"
+    assert decide([over._replace(matched_tokens=900), *calm], 1000, lately=lately).node == "a"
+    assert decide([over._replace(full=False), *calm], 1000, lately=lately).node == "a"  # there is room: nothing goes
 
 
 def test_two_chains_that_push_each_other_out_are_parted() -> None:
     """Half a match stays worth less than a calm node: the pressed one would recompute both for ever."""
-    thrashing = candidate_with_recent("a", 7_000_000, matched=200_000)
+    thrashing = candidate_with_recent("a", 7_000_000, matched=200_000)._replace(full=True)
     nodes = [thrashing, *(candidate_with_recent(name, 150_000) for name in "bcdefgh")]
     assert decide(nodes, 400_000, lately=Lately(reuse=0.5)).node != "a"
     alike = [thrashing._replace(recent_tokens=150_000), *nodes[1:]]
