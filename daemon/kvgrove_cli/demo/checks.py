@@ -47,9 +47,7 @@ def judge(rows: Mapping[str, Row], facts: Facts) -> dict[str, bool]:
         "other_tenant_learns_nothing": set(other.miss_reasons) <= {MissReason.NEW, MissReason.PARTIAL_BLOCK},
         "invalidation_complete_before_the_next_request": facts.document_invalidation_complete,
         "changed_document_is_not_reused": (
-            changed.reused_tokens < warm.reused_tokens
-            # A node tells what it knew itself: one that had never seen the document calls it new.
-            and (changed.node != warm.node or changed.miss_reasons.get(MissReason.DOCUMENT_CHANGED, 0) > 0)
+            changed.reused_tokens < warm.reused_tokens and changed.miss_reasons.get(MissReason.DOCUMENT_CHANGED, 0) > 0
         ),
         "new_version_is_warm_before_it_is_asked": rewarmed.reused_tokens >= SHARED_TOKENS,
         "generations_live_side_by_side": facts.generations_side_by_side,

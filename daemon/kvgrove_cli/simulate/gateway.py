@@ -99,10 +99,12 @@ class SimulatedGateway:
         """Node -> what it has of a prompt, builds under way included, as the router sees it."""
         slots = {view.name: view.slot for view in views if view.slot is not None}
         self.router.builds.expire(self._clock())
-        return self.index.weighed_matches(slots, keys) or {}
+        matches = self.index.weighed_matches(slots, keys) or {}
+        self.router.builds.credit(matches, slots, keys)
+        return matches
 
     def note_build(self, view: NodeView, keys: Sequence[bytes], match: Match, uncached_tokens: int) -> None:
         """A policy that is not the router has sent a prompt: the node is computing what it lacks of it."""
         if view.slot is not None:
             expected_s = (view.queued_tokens + uncached_tokens) / view.prefill_tokens_per_s
-            self.router.builds.begin(view.slot, b"".join(keys[match.blocks :]), expected_s, self._clock())
+            self.router.builds.begin(view.slot, keys, match.blocks, expected_s, self._clock())

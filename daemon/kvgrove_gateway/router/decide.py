@@ -6,9 +6,9 @@
 - *queued*: prefill tokens ahead of the request, those just dispatched included (ROU-02);
 - *uncached*: prompt tokens the node would have to compute, what fetching from slower tiers costs included;
 - *W*: what a token computed anew costs, in tokens of waiting; one for all nodes, so that on equal queues the longest
-  match wins. *busy* is the share of nodes that requests lately found with a queue: where many have one, a second of work
-  more delays many. *reuse* is the share of prompt tokens that lately needed no prefill: a token computed anew pushes out
-  another, which is asked for again with about this chance, and so on: ``1 + r + r^2 + ... = 1 / (1 - r)`` tokens.
+  match wins. *busy* is the share of nodes that requests lately found with a queue: where many have one, a second of
+  work more delays many. *reuse* is the share of prompt tokens that lately needed no prefill: a token computed anew
+  pushes out another, which is asked for again with about this chance, and so on: ``1 + r + r^2 + ... = 1 / (1 - r)``.
   The forms are those of a geometric series and of a queue near saturation; exponent and `FIT` are fitted, see the docs.
   At least 1: on calm nodes a request is sent where it finishes first;
 - *over*: bounded load. A node whose cache is *full* pushes out what is younger, the more it is given: such a node that

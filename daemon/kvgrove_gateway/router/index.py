@@ -71,7 +71,7 @@ class BlockIndex:
         self._tiers: list[int] = []  # positions of those that were ever seen, nearest first
         self._open: set[int] = set()
         self._free: list[int] = []
-        self._next_slot = 0
+        self._births: list[int] = []  # by slot: how often it was handed out
         self._retired: list[int] = []  # closed slots whose bits may still be in the shards
         self._sweeping: list[int] = []  # those the sweep under way removes
         self._sweep_keep = 0
@@ -91,10 +91,15 @@ class BlockIndex:
         if self._free:
             slot = self._free.pop()
         else:
-            slot = self._next_slot
-            self._next_slot += 1
+            slot = len(self._births)
+            self._births.append(0)
+        self._births[slot] += 1
         self._open.add(slot)
         return slot
+
+    def birth(self, slot: int) -> int:
+        """Tells apart those who have ``slot`` one after the other. It stays until the slot is handed out again."""
+        return self._births[slot]
 
     def close_slot(self, slot: int) -> None:
         """Forget all that ``slot`` holds. The number is not handed out again before its bits are gone."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kvgrove_gateway.router.builds import NOTED_BLOCKS, Builds
+from kvgrove_gateway.router.builds import Builds
 from kvgrove_gateway.router.decide import Candidate, Decision, decide
 from kvgrove_gateway.router.index import NOTHING, BlockIndex, Match
 from kvgrove_gateway.router.recent import RecentWork
@@ -131,8 +131,7 @@ class Router:
         self._recent.placed(node, choice.prompt_tokens, choice.uncached_tokens, choice.busy, now)
         self.index.used(choice.keys[: choice.resident_blocks])
         if choice.slot is not None:
-            missing = choice.keys[choice.resident_blocks : choice.resident_blocks + NOTED_BLOCKS]
-            self.builds.begin(choice.slot, b"".join(missing), choice.decision.expected_s, now)
+            self.builds.begin(choice.slot, choice.keys, choice.resident_blocks, choice.decision.expected_s, now)
         if session is not None:
             self._sessions[session] = node
             self._sessions.move_to_end(session)
@@ -147,4 +146,5 @@ class Router:
         if matches is None:
             self.fallbacks += 1
             return {}
+        self.builds.credit(matches, slots, keys)
         return matches

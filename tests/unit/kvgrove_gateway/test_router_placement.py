@@ -8,7 +8,7 @@ import pytest
 
 from kvgrove_gateway.router.builds import LONGEST_S, NOTED_BLOCKS, Builds
 from kvgrove_gateway.router.decide import Lately
-from kvgrove_gateway.router.index import BlockIndex
+from kvgrove_gateway.router.index import NOTHING, BlockIndex, Match
 from kvgrove_gateway.router.placement import NodeView, Router
 from kvgrove_gateway.router.recent import RecentWork
 
@@ -55,25 +55,59 @@ def test_a_note_of_a_build_runs_out_whatever_became_of_it() -> None:
     clock = Clock()
     router, views = rig(clock)
     router.dispatched(router.choose(views, 3300, keys(100), BLOCK))
-    assert len(router.builds) == len(router.index) == 100
+    assert len(router.builds) == 100
     clock.now += LONGEST_S
     router.choose(views, 3300, [], BLOCK)
-    assert len(router.builds) == len(router.index) == 0
+    assert len(router.builds) == 0
+    assert router.choose(views, 3300, keys(100), BLOCK).decision.matched_tokens == 0
 
 
 def test_notes_of_builds_are_bounded_and_what_is_not_noted_is_counted() -> None:
     index = BlockIndex(1000)
     builds, slot = Builds(index, capacity=150), index.open_slot()
     for seed in range(3):
-        builds.begin(slot, b"".join(keys(100, seed)), 1.0, 0.0)
+        builds.begin(slot, keys(100, seed), 0, 1.0, 0.0)
     assert (len(builds), builds.overflows) == (100, 2)
 
 
 def test_only_the_beginning_of_a_prompt_is_noted() -> None:
     index = BlockIndex(1000)
     builds, slot, chain = Builds(index, capacity=1000), index.open_slot(), keys(NOTED_BLOCKS + 1)
-    builds.begin(slot, b"".join(chain), 1.0, 0.0)
-    assert len(builds) == len(index) == NOTED_BLOCKS
+    builds.begin(slot, chain, 0, 1.0, 0.0)
+    assert len(builds) == NOTED_BLOCKS
+
+
+def credited(builds: Builds, slot: int, chain: list[bytes], match: Match = NOTHING) -> Match:
+    matches = {"n": match}
+    builds.credit(matches, {"n": slot}, chain)
+    return matches["n"]
+
+
+def test_a_build_is_credited_as_far_as_prompts_go_along_and_only_behind_what_is_held() -> None:
+    index = BlockIndex(1000)
+    builds, slot, chain = Builds(index, capacity=1000), index.open_slot(), keys(100)
+    builds.begin(slot, chain, 20, 1.0, 0.0)
+    for common in (20, 21, 22, 50, 99, 100):
+        prompt = [*chain[:common], *keys(30, seed=1)]
+        assert credited(builds, slot, prompt, Match(20, 0, 20.0)).building == common - 20
+    assert credited(builds, slot, chain, Match(10, 0, 10.0)).building == 0  # a hole: what was held has gone
+    assert credited(builds, slot, chain, Match(60, 0, 60.0)) == Match(60, 40, 60 + 0.98 * 40)
+    assert credited(builds, slot, chain[:15], Match(15, 0, 15.0)) == Match(15, 0, 15.0)
+    builds.begin(slot, [*chain, *keys(10, seed=2)], 100, 9.0, 0.0)  # one build behind another
+    assert credited(builds, slot, [*chain, *keys(10, seed=2)], Match(20, 0, 20.0)).building == 90
+    builds.expire(5.0)
+    assert credited(builds, slot, [*chain, *keys(10, seed=2)], Match(20, 0, 20.0)).building == 0
+
+
+def test_rou_06_who_gets_a_slot_next_inherits_no_build() -> None:
+    index = BlockIndex(1000)
+    builds, slot, chain = Builds(index, capacity=1000), index.open_slot(), keys(100)
+    builds.begin(slot, chain, 0, 60.0, 0.0)
+    index.close_slot(slot)
+    while index.sweep():
+        pass
+    assert index.open_slot() == slot
+    assert credited(builds, slot, chain) == NOTHING
 
 
 def test_per_04_a_late_look_up_is_given_up_for_the_least_loaded_node_and_counted() -> None:
