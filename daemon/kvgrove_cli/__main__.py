@@ -5,7 +5,18 @@ import sys
 import click
 
 from kvgrove_cli import console
-from kvgrove_cli.commands import demo, keys, savings, simulate, status, trace, up, validate, version
+from kvgrove_cli.commands import (
+    demo,
+    keys,
+    link_keys,
+    savings,
+    simulate,
+    status,
+    trace,
+    up,
+    validate,
+    version,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,6 +27,7 @@ def kvgrove() -> None:
 for command in (
     demo.demo,
     keys.keys,
+    link_keys.link_keys,
     savings.savings,
     simulate.simulate,
     status.status,

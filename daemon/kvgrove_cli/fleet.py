@@ -23,7 +23,7 @@ from typing import Any, Self
 import zmq
 import zmq.asyncio
 
-from kvgrove_cli import api_keys, development_key, status
+from kvgrove_cli import api_keys, development_key, key_folders, status
 from kvgrove_cli.durable import Unwritable
 from kvgrove_cli.errors import FleetProblem, UsageProblem
 from kvgrove_cli.manifests import Resources, parse, take_snapshot
@@ -89,7 +89,8 @@ class Fleet:
             api_keys.read(keys)  # said here, before anything is started
             context = zmq.asyncio.Context()
             stack.callback(context.destroy, linger=0)
-            self._supervisor = Supervisor(context, self._state_dir, changed=self._changed)
+            link_keys = None if self.options.shape.plain_links else key_folders.ensure(self._state_dir.link_keys)
+            self._supervisor = Supervisor(context, self._state_dir, changed=self._changed, keys=link_keys)
             stack.callback(self._supervisor.close)
             self._failed = asyncio.get_running_loop().create_future()
             stack.push_async_callback(self._stop_tasks)

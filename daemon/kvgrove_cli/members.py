@@ -31,6 +31,8 @@ class FleetShape:
     device: str = "cpu"
     kv_events: bool = False
     """Each node has sockets for KV events in its directory; namespaces opt in for themselves."""
+    plain_links: bool = False
+    """Links without keys, as they may be on one machine."""
     explain_routes: bool = False
     """Gateways tell keys marked ``explain`` how their requests were routed."""
     oidc: Path | None = None
@@ -90,6 +92,10 @@ class Member:
 
 def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Path) -> Iterator[Member]:
     """The members of ``shape``; daemons first. ``control``: the planner's address. Raises UsageProblem."""
+
+    def links(role: str) -> list[str]:
+        return ["--plain-links"] if shape.plain_links else ["--link-keys", str(state_dir.link_keys / role)]
+
     for number in range(shape.nodes):
         name = f"node-{number}"
         events = EventSockets.below(state_dir.member_dir(name)) if shape.kv_events else None
@@ -102,6 +108,7 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                 name,
                 [
                     *_module("kvgrove_daemon", name, control),
+                    *links(DAEMON),
                     *("--listen", "tcp://127.0.0.1:0"),
                     *("--state-dir", str(state_dir.member_dir(name))),
                     *("--threads", str(shape.threads)),
@@ -127,6 +134,7 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                 name,
                 [
                     *_module("kvgrove_gateway", name, control),
+                    *links(GATEWAY),
                     *("--listen", f"{_bracketed(shape.host)}:{port}"),
                     *("--keys", str(keys)),
                     *("--address-file", str(address_file)),

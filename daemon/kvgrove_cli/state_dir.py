@@ -64,6 +64,11 @@ class StateDir:
     def development_key_file(self) -> Path:
         return self.path / "development-key"
 
+    @property
+    def link_keys(self) -> Path:
+        """Folder of the fleet's link keys: one folder in it for each role."""
+        return self.path / "link-keys"
+
     def log_file(self, member: str) -> Path:
         return self.path / "logs" / f"{member}.log"
 

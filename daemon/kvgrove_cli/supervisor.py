@@ -25,6 +25,7 @@ from kvgrove_cli.status import ErasureStatus, InvalidationStatus, Problem
 from kvgrove_cli.view import Nodes, View, erasure_status, model_status, namespace_status, removed_status
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
+from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.planner import PlannerSocket
 from kvgrove_operator.evidence import WHOLE
 from kvgrove_operator.member_events import (
@@ -76,6 +77,7 @@ class Supervisor:
         wall_clock: Callable[[], float] = time.time,
         mint: Mint = SYSTEM_MINT,
         new_uid: Callable[[], str] = lambda: str(uuid4()),
+        keys: LinkKeys | None = None,
     ) -> None:
         """Raises the term durably, then binds a free loopback port. ``state_dir`` must be locked by this process."""
         stored = state_dir.load()
@@ -84,7 +86,7 @@ class Supervisor:
         self._state_dir = state_dir
         self._changed, self._clock, self._wall_clock, self._new_uid = changed, clock, wall_clock, new_uid
         self._mint = mint
-        self._socket = PlannerSocket(context, "tcp://127.0.0.1:*", term=self._state.term)
+        self._socket = PlannerSocket(context, "tcp://127.0.0.1:*", term=self._state.term, keys=keys)
         records = [record for records in stored.members.values() for record in records]
         self._ledger = MemberLedger(self._state.term, clock(), records)
         self._ledger.step(Leading(now=clock(), until=math.inf))  # the lock is held for as long as this process lives

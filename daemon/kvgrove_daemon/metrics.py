@@ -138,6 +138,12 @@ class NodeMetrics:
             ["kind"],
             registry=self.registry,
         )
+        self.peers_refused = Counter(
+            "kvgrove_node_peers_refused_total",
+            "Peers that did not get into the data socket: no_curve, unknown_key or broken_off",
+            ["reason"],
+            registry=self.registry,
+        )
         self.lease_remaining = Gauge(
             "kvgrove_node_lease_remaining_seconds",
             "Seconds of freshness lease left",

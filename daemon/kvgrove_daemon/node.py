@@ -59,6 +59,7 @@ from kvgrove_daemon.warm_resolving import WarmResolving
 from kvgrove_link.body_store import BodyStore
 from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
+from kvgrove_link.gatekeeper import Gatekeeper
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
@@ -105,6 +106,12 @@ class Node:
         )
         self._pools = NodePools(surface)
         self._context = zmq.asyncio.Context()
+        keys = settings.link_keys
+        self._gate = (
+            Gatekeeper(self._context, keys, refused=lambda why: self.metrics.peers_refused.labels(why).inc())
+            if keys is not None
+            else None
+        )
         self._socket = GatewaySocket(
             zmq.Context.shadow(self._context.underlying),
             settings.listen,
@@ -113,6 +120,7 @@ class Node:
             handle=self._on_message,
             lost=lambda peer: self._submit(PeerLost(peer)),
             count=lambda kind: self.metrics.frames_dropped.labels(kind).inc(),
+            gate=self._gate,
         )
         self._export = self._make_export() if settings.kv_events is not None else None
         self._stopping = asyncio.Event()
@@ -146,6 +154,7 @@ class Node:
             report=self._report,
             leases=self._leases,
             random=Random(self.boot),  # noqa: S311 - jitter of reconnections
+            keys=self._settings.link_keys,
         )
         self._bodies = BodyStore(self._link.fetch, max_bytes=BODIES_BYTES, timeout_s=BODY_FETCH_S)
         self._models = ModelLoading(self._load, self._on_loaded, self._on_unloaded, self._on_models_changed)
@@ -209,6 +218,8 @@ class Node:
         if self._export is not None:
             await asyncio.to_thread(self._export.close)
         self._socket.close()
+        if self._gate is not None:
+            self._gate.close()
         await asyncio.to_thread(self._workers.close)
         self._pools.close()
         self._context.destroy(0)

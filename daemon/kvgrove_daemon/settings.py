@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvgrove_daemon.kv_events.address import ExportRefused, ExportSettings, export_settings
+from kvgrove_link.link_keys import LinkKeys, LinkKeysUnusable
+from kvgrove_link.security import LinksOpen, add_options, link_keys
+from kvgrove_protocol.control import DAEMON
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Settings:
     pod_uid: str
     metrics_address_file: Path | None = None
     """Written with the address of the Prometheus endpoint once it is bound, for whoever asked for port 0."""
+    link_keys: LinkKeys | None = None
+    """None: links in the clear, on this machine alone."""
     kv_events: ExportSettings | None = None
     """None: residency events go to gateways alone."""
 
@@ -54,6 +59,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--metrics-address-file", type=Path, metavar="FILE", help="write the bound http:// address of --metrics here"
     )
+    add_options(parser)
     parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
     parser.add_argument(
         "--kv-events",
@@ -68,7 +74,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         kv_events = export_settings(
             found.kv_events, found.kv_events_replay, found.kv_events_key, found.kv_events_clients
         )
-    except ExportRefused as refused:
+        addresses = [("--control", found.control), ("--listen", found.listen)]
+        keys = link_keys(found.link_keys, found.plain_links, DAEMON, addresses)
+    except (ExportRefused, LinksOpen, LinkKeysUnusable) as refused:
         parser.error(refused.message)
     return Settings(
         member=found.member,
@@ -81,6 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         metrics=found.metrics,
         metrics_address_file=found.metrics_address_file,
         pod_uid=found.pod_uid,
+        link_keys=keys,
         kv_events=kv_events,
     )
 

@@ -83,6 +83,7 @@ class Gateway:
             report=self._report,
             leases=self._leases,
             random=self._random,
+            keys=settings.link_keys,
         )
         self._fleet = Fleet(self._make_link, limits=limits, metrics=self._metrics, clock=time.perf_counter)
         self._bodies = BodyStore(self._link.fetch, max_bytes=limits.bodies_bytes, timeout_s=limits.body_fetch_s)
@@ -294,6 +295,7 @@ class Gateway:
             metrics=self._metrics,
             clock=boottime,
             random=self._random,
+            keys=self._settings.link_keys,
         )
 
     # -- beside requests -------------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvgrove_link.link_keys import LinkKeys
+from kvgrove_link.security import add_options, link_keys
+from kvgrove_protocol.control import GATEWAY
 from kvgrove_protocol.errors import Terminal
 
 ABOVE_ZERO = (
@@ -79,6 +82,8 @@ class Settings:
     port: int
     """0: any free one."""
     keys: Path
+    link_keys: LinkKeys | None = None
+    """None: links in the clear, on this machine alone."""
     oidc: Path | None = None
     """Issuers whose tokens are taken."""
     rate_limits: Path | None = None
@@ -108,6 +113,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="HTTP address; port 0: any free"
     )
+    add_options(parser)
     parser.add_argument("--keys", required=True, type=Path, metavar="FILE", help="API keys (YAML, hashed)")
     parser.add_argument("--oidc", type=Path, metavar="FILE", help="OIDC issuers whose tokens are taken (YAML)")
     parser.add_argument("--rate-limits", type=Path, metavar="FILE", help="allowances of tenants (YAML)")
@@ -155,6 +161,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         host=host,
         port=port,
         keys=options.keys,
+        link_keys=link_keys(options.link_keys, options.plain_links, GATEWAY, [("--control", options.control)]),
         oidc=options.oidc,
         rate_limits=options.rate_limits,
         audit_log=options.audit_log,

@@ -4,11 +4,10 @@ Links without keys are for one machine, and somebody has to say so: an option th
 """
 
 import argparse
-import ipaddress
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kvgrove_link.addresses import stays_here
 from kvgrove_link.link_keys import DirectoryKeys, LinkKeys
 from kvgrove_protocol.errors import Terminal
 
@@ -51,16 +50,3 @@ def link_keys(folder: Path | None, plain: bool, role: str, addresses: Iterable[t
                 field=option,
             )
     return None
-
-
-def stays_here(address: str) -> bool:
-    """Whether only processes of this machine can reach ``address`` (a ZeroMQ endpoint)."""
-    if address.startswith(("ipc://", "inproc://")):
-        return True
-    found = re.fullmatch(r"tcp://(?:\[([^\]]+)\]|([^:/\s]+)):(\d+|\*)", address)
-    if found is None:
-        return False
-    try:
-        return ipaddress.ip_address(found[1] or found[2]).is_loopback
-    except ValueError:
-        return False  # a name may resolve to anything, tomorrow to something else

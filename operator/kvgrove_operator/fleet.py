@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
-from kvgrove_link.planner import PlannerSocket
+from kvgrove_link.planner import PlannerCounters, PlannerSocket
 from kvgrove_operator import notices
 from kvgrove_operator.cache_nodes import Fleetwide
 from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
@@ -97,6 +97,11 @@ class Fleet:
     def address(self) -> str:
         """Where members dial, with the port that was chosen."""
         return self._socket.address
+
+    @property
+    def link_counters(self) -> PlannerCounters:
+        """What happened on the fleet link."""
+        return self._socket.counters
 
     def close(self) -> None:
         self._socket.close()

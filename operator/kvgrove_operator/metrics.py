@@ -42,6 +42,15 @@ class OperatorMetrics(Collector):
         for role in (DAEMON, GATEWAY):
             members.add_metric([role], roles.count(role))
         yield members
+        refused = CounterMetricFamily(
+            "kvgrove_operator_peers_refused",
+            "Peers that did not get into the fleet link: no_curve, unknown_key, broken_off or wrong_role.",
+            labels=["reason"],
+        )
+        link = fleet.link_counters
+        for reason, count in {**link.refused, "wrong_role": link.wrong_role}.items():
+            refused.add_metric([reason], count)
+        yield refused
         gauges = {
             "namespaces": ("Namespaces that are planned.", len(fleet.state.namespaces)),
             "erasing_namespaces": ("Deleted namespaces that are not erased everywhere.", len(fleet.state.removed)),

@@ -60,3 +60,8 @@ def prometheus_rule(kube_namespace: str, name: str) -> str:
 
 def _in(kube_namespace: str) -> str:
     return f"namespaces/{kube_namespace}/" if kube_namespace else ""
+
+
+def link_keys_secret(role: str) -> str:
+    """Name of the Secret with the link keys of ``role``."""
+    return f"kvgrove-link-{role}"

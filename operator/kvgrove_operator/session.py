@@ -17,6 +17,7 @@ from kvgrove_operator.handlers import kopf_settings, registry_of
 from kvgrove_operator.keys import MEMBERS, PLAN, WORKLOADS, Key
 from kvgrove_operator.kube import Kube
 from kvgrove_operator.leadership import Leadership
+from kvgrove_operator.link_secrets import LinkSecrets
 from kvgrove_operator.metrics import OperatorMetrics
 from kvgrove_operator.node_book import NodeBook
 from kvgrove_operator.objects import FINALIZER, Objects
@@ -45,6 +46,7 @@ class Session:
     def __init__(self, settings: Settings, kube: Kube, leadership: Leadership, context: zmq.asyncio.Context) -> None:
         self._settings, self._kube, self._leadership, self._context = settings, kube, leadership, context
         self._workers: Workers | None = None
+        self._keys: LinkSecrets | None = None
 
     @property
     def planned_at(self) -> float | None:
@@ -60,6 +62,9 @@ class Session:
             await self._leadership.raise_term(memory.term())
         queue: WorkQueue[Key] = WorkQueue(jitter=Random().random)  # noqa: S311 - spreads retries, keeps no secret
         self._workers = workers = Workers(queue, resync=settings.resync)
+        if not settings.plain_links:
+            self._keys = LinkSecrets(kube, settings.own_namespace)
+            await self._keys.load()
         objects = Objects(kube, settings.identity)
         reader = Reader(kube, settings, FINALIZER)
         fleet = Fleet(
@@ -95,6 +100,7 @@ class Session:
                     group.create_task(self._leadership.keep(fleet.lead)),
                     group.create_task(fleet.serve()),
                     group.create_task(fleet.keep_time()),
+                    *([group.create_task(self._keys.keep())] if self._keys is not None else []),
                     group.create_task(workers.run(Work(reconciler.reconcile, reconciler.everything, troubled))),
                 ]
                 await self._watch(workers, reader, stop)
@@ -111,7 +117,7 @@ class Session:
         address = self._settings.listen
         for _ in range(_BIND_TRIES):
             try:
-                return PlannerSocket(self._context, address, term=self._leadership.term)
+                return PlannerSocket(self._context, address, term=self._leadership.term, keys=self._keys)
             except zmq.ZMQError as error:
                 if error.errno != zmq.EADDRINUSE:
                     raise Unusable(f"--listen {address}: {error.strerror}; choose an address of this machine") from None

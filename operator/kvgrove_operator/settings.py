@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvgrove_link.addresses import stays_here
+
 _RIGHTS = {
     "host-models": "access to the model root of their node: models come from volume claims",
     "host-state": "access to the state root of their node: caches on disk end with the Pod",
@@ -51,6 +53,8 @@ class DaemonSettings:
     command: tuple[str, ...] = ("python", "-m", "kvgrove_daemon")
     listen: str = "tcp://$(POD_IP):7401"
     """Where gateways reach it; the Pod's variables may be named."""
+    plain_links: bool = False
+    """Links without keys."""
     control: str = ""
     """Where members dial the operator."""
     model_root: str = "/var/lib/kvgrove/models"
@@ -74,6 +78,8 @@ class Settings:
     """ZeroMQ address of the fleet link."""
     identity: str
     """Names this process among operators; empty: made from the host's name."""
+    plain_links: bool = False
+    """The fleet link without keys: on one machine alone."""
     lease_name: str = "kvgrove-operator"
     leader: LeaderTimings = LeaderTimings()
     daemons: DaemonSettings = DaemonSettings()
@@ -111,6 +117,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         type=_endpoint,
         metavar="ADDRESS",
         help="where daemons dial that link (default: the Service kvgrove-operator of --own-namespace, port 7400)",
+    )
+    parser.add_argument(
+        "--plain-links", action="store_true", help="links without keys: on one machine (loopback) only, for trying out"
     )
     parser.add_argument("--identity", default="", help="this process among operators (default: from the host's name)")
     parser.add_argument("--lease-name", default="kvgrove-operator", type=_label, metavar="NAME")
@@ -168,6 +177,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         )
     if leader.duration != int(leader.duration):
         parser.error(f"--lease-duration {leader.duration:g}: Leases count whole seconds; round it")
+    if found.plain_links and not stays_here(found.listen):
+        parser.error(f"--plain-links: --listen {found.listen} can be reached from elsewhere; use a loopback address")
     command = tuple(shlex.split(found.daemon_command))
     if not command:
         parser.error("--daemon-command: it is empty; give the program of the image that runs a daemon")
@@ -179,9 +190,11 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         identity=found.identity,
         lease_name=found.lease_name,
         leader=leader,
+        plain_links=found.plain_links,
         daemons=DaemonSettings(
             image=found.daemon_image,
             command=command,
+            plain_links=found.plain_links,
             listen=found.daemon_listen,
             control=found.advertise or default_control,
             model_root=found.model_root,

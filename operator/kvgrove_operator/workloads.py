@@ -13,7 +13,9 @@ from typing import Any, Final
 from kvgrove_crds.base import API_VERSION
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_operator.model_files import volumes_of
+from kvgrove_operator.paths import link_keys_secret
 from kvgrove_operator.settings import DaemonSettings
+from kvgrove_protocol.control import DAEMON
 
 Object = dict[str, Any]
 
@@ -26,6 +28,9 @@ SCRATCH: Final = "/var/lib/kvgrove/scratch"
 """What libraries of it write beside that; it ends with the Pod."""
 METRICS_PORT: Final = "metrics"
 """Name of the port that is scraped."""
+
+LINK_KEYS: Final = "/etc/kvgrove/link-keys"
+"""Where a daemon finds the keys of its links."""
 
 _GRACE_SECONDS = 60
 
@@ -73,6 +78,7 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
             *("--control", settings.control),
             *("--listen", settings.listen),
             *("--state-dir", STATE),
+            *(("--plain-links",) if settings.plain_links else ("--link-keys", LINK_KEYS)),
             *("--pod-uid", "$(POD_UID)"),
             *(("--metrics", f"$(POD_IP):{metrics}") if metrics else ()),
             *engine.args,
@@ -133,6 +139,9 @@ def _own_files(settings: DaemonSettings) -> Iterator[tuple[Object, Object]]:
     state = {"hostPath": {"path": host, "type": "DirectoryOrCreate"}} if rights.host_state else {"emptyDir": {}}
     yield {"name": "state", **state}, {"name": "state", "mountPath": STATE}
     yield {"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": SCRATCH}
+    if not settings.plain_links:
+        keys = {"name": "link-keys", "secret": {"secretName": link_keys_secret(DAEMON), "defaultMode": 0o440}}
+        yield keys, {"name": "link-keys", "mountPath": LINK_KEYS, "readOnly": True}
     if rights.shared_memory:  # the pool is shared memory
         yield {"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
     if rights.host_models:

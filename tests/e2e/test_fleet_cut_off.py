@@ -50,6 +50,7 @@ def remote(running: RunningFleet, proxy: TcpProxy, tmp_path: Path) -> Iterator[s
     address_file = tmp_path / "address"
     command = [sys.executable, "-m", "kvgrove_gateway", "--member", "gateway-remote"]
     command += ["--control", f"tcp://127.0.0.1:{proxy.port}", "--listen", "127.0.0.1:0"]
+    command += ["--link-keys", str(running.fleet.options.state_dir / "link-keys" / "gateway")]
     command += ["--keys", str(running.manifests.parent / "keys.yaml"), "--address-file", str(address_file)]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:

@@ -414,7 +414,7 @@ def test_what_stops_the_start_is_one_line(tmp_path: Path, problem: str) -> None:
         if problem == "broken":
             keys.write_text("keys: 3")
         ended = subprocess.run(
-            [sys.executable, "-m", "kvgrove_gateway", "--member", "g", "--control", "tcp://127.0.0.1:9",
+            [sys.executable, "-m", "kvgrove_gateway", "--member", "g", "--plain-links", "--control", "tcp://127.0.0.1:9",
              "--listen", "nonsense" if problem == "listen" else listen, "--keys", str(keys)],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip

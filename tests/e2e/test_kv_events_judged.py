@@ -274,7 +274,7 @@ def test_vllm_router_credits_the_right_prefix_to_the_right_node_and_heals_a_gap(
 
 def test_i12_quiet_a_daemon_refuses_to_export_where_others_could_listen(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kvgrove_daemon", "--member", "n", "--control", "tcp://127.0.0.1:1",
+        [sys.executable, "-m", "kvgrove_daemon", "--member", "n", "--plain-links", "--control", "tcp://127.0.0.1:1",
          "--listen", "tcp://127.0.0.1:0", "--state-dir", str(tmp_path), "--kv-events", "tcp://0.0.0.0:5557"],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

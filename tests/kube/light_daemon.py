@@ -20,8 +20,10 @@ from kvgrove_link.clock import boottime
 from kvgrove_link.errors import Superseded
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
+from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.member import NO_REVISION, MemberLink
 from kvgrove_link.member_key import MemberKey
+from kvgrove_link.security import add_options, link_keys
 from kvgrove_protocol.control import (
     DAEMON,
     Hello,
@@ -145,10 +147,16 @@ def _report(namespace: NamespacePlan) -> NamespaceReport:
     )
 
 
-async def serve(daemon: LightDaemon, control: str) -> None:
+async def serve(daemon: LightDaemon, control: str, keys: LinkKeys | None) -> None:
     with zmq.asyncio.Context() as context:
         link = MemberLink(
-            context, control, daemon.hello, on_plan=daemon.apply, report=daemon.report, leases=daemon.leases
+            context,
+            control,
+            daemon.hello,
+            on_plan=daemon.apply,
+            report=daemon.report,
+            leases=daemon.leases,
+            keys=keys,
         )
         running, stop = asyncio.create_task(link.run()), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -165,8 +173,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for option in ("--member", "--control", "--listen", "--state-dir", "--pod-uid"):
         parser.add_argument(option, required=True)
+    add_options(parser)
     found = parser.parse_args()
+    keys = link_keys(found.link_keys, found.plain_links, DAEMON, [("--control", found.control)])
+    daemon = LightDaemon(found.member, found.listen, Path(found.state_dir), found.pod_uid)
     try:
-        asyncio.run(serve(LightDaemon(found.member, found.listen, Path(found.state_dir), found.pod_uid), found.control))
+        asyncio.run(serve(daemon, found.control, keys))
     except Superseded:
         os._exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 import signal
@@ -131,14 +132,18 @@ def model_root(folder: Path, model: Path) -> Path:
 
 
 @contextmanager
-def gateway(folder: Path, control: int) -> Iterator[Gateway]:
-    """A gateway that dials the operator at port ``control``."""
+def gateway(plane: Plane, folder: Path, control: int) -> Iterator[Gateway]:
+    """A gateway that dials the operator at port ``control``, with the link keys that the operator made for it."""
     folder.mkdir(parents=True)
+    links = folder / "link-keys"
+    links.mkdir()
+    for name, content in plane.get("secret", "kvgrove-link-gateway", "-n", OWN)["data"].items():
+        (links / name).write_bytes(base64.b64decode(content))
     secret, keys, address = api_keys.new_secret(), folder / "keys.yaml", folder / "address"
     api_keys.create(keys, secret=secret, key_id="acme", tenant="acme")
     command = [
         *(sys.executable, "-m", "kvgrove_gateway", "--member", "gateway-0", "--control", f"tcp://127.0.0.1:{control}"),
-        *("--listen", "127.0.0.1:0", "--keys", str(keys), "--address-file", str(address)),
+        *("--link-keys", str(links), "--listen", "127.0.0.1:0", "--keys", str(keys), "--address-file", str(address)),
     ]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, env={**os.environ, **SMALL}, stdout=log, stderr=log)
@@ -167,7 +172,9 @@ class Gateway:
 
 
 def nodes(plane: Plane, folder: Path, *names: str) -> NodeAgent:
-    return NodeAgent(plane.kubeconfig, folder, names, environment=SMALL)
+    # A container has an environment of its own; which sources are tested is not for it to say.
+    tested = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    return NodeAgent(plane.kubeconfig, folder, names, environment=SMALL | tested)
 
 
 def condition(plane: Plane, kind: str, name: str, of: str, *where: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def test_an_example_applied_to_an_empty_cluster_gets_ready_and_its_second_reques
         apply(plane, "-f", str(QUICKSTART))
         wait_ready(plane, "pcn/support-bot")
         wait_ready(plane, "mv/smollm2-135m-v1")
-        with gateway(tmp_path / "gateway", op.port) as front:
+        with gateway(plane, tmp_path / "gateway", op.port) as front:
             first = wait_for(lambda: _answered(front, "May I return a helmet?"), "an answer")
             again = front.chat(NAMESPACE, "May I return a helmet?", kvgrove={"prefix": "support"}).json()
         assert first["usage"]["prompt_tokens_details"]["cached_tokens"] > 0  # warmed before anybody asked

@@ -280,7 +280,17 @@ class Stage:
     def _start(self, name: str, module: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", module, "--member", name, "--control", self.planner.address, *arguments],
+                [
+                    sys.executable,
+                    "-m",
+                    module,
+                    "--member",
+                    name,
+                    "--plain-links",
+                    "--control",
+                    self.planner.address,
+                    *arguments,
+                ],
                 stderr=log,
                 stdout=log,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},

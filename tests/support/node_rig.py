@@ -81,7 +81,7 @@ class Rig:
         self._peer = b""
         self.process = subprocess.Popen(
             [sys.executable, *program, "--member", member, "--control", f"tcp://127.0.0.1:{port}",
-             "--listen", "tcp://127.0.0.1:0", "--state-dir", str(state_dir), "--threads", "1", *extra],
+             "--plain-links", "--listen", "tcp://127.0.0.1:0", "--state-dir", str(state_dir), "--threads", "1", *extra],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         self._numbers = iter(range(1, 1 << 30))

@@ -38,6 +38,7 @@ _STARTUP_SECONDS = 900.0
 @click.option("--threads-per-node", type=int, help="Default: the processors, divided among the nodes.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--kv-events", is_flag=True, help="Publish KV events of namespaces that opt in, on Unix sockets.")
+@click.option("--plain-links", is_flag=True, help="Links between the processes without keys (CURVE).")
 @click.option("--explain-routes", is_flag=True, help="Tell keys marked `explain` how their requests were routed.")
 @click.option("--oidc", type=click.Path(dir_okay=False, path_type=Path), help="OIDC issuers whose tokens are taken.")
 @click.option("--rate-limits", type=click.Path(dir_okay=False, path_type=Path), help="Allowances of tenants.")
@@ -56,6 +57,7 @@ def up(
     threads_per_node: int | None,
     device: str,
     kv_events: bool,
+    plain_links: bool,
     explain_routes: bool,
     oidc: Path | None,
     rate_limits: Path | None,
@@ -71,6 +73,7 @@ def up(
     shape = FleetShape(
         *(nodes, gateways, host, port, threads_per_node, device),
         kv_events=kv_events,
+        plain_links=plain_links,
         explain_routes=explain_routes,
         oidc=oidc,
         rate_limits=rate_limits,

@@ -1,10 +1,9 @@
 """Where events may be exported to: token ids leave the process, so it is this machine, or CURVE (I12)."""
 
-import ipaddress
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvgrove_link.addresses import stays_here
 from kvgrove_protocol.errors import Terminal
 
 
@@ -55,16 +54,3 @@ def export_settings(
                 field=option,
             )
     return ExportSettings(publish, replay, curve)
-
-
-def stays_here(address: str) -> bool:
-    """Whether only processes of this machine can reach ``address`` (a ZeroMQ endpoint)."""
-    if address.startswith("ipc://"):
-        return True
-    found = re.fullmatch(r"tcp://(?:\[([^\]]+)\]|([^:/\s]+)):(\d+|\*)", address)
-    if found is None:
-        return False
-    try:
-        return ipaddress.ip_address(found[1] or found[2]).is_loopback
-    except ValueError:
-        return False  # a name may resolve to anything, tomorrow to something else

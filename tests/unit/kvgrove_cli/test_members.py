@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvgrove_cli import key_folders
 from kvgrove_cli.errors import UsageProblem
 from kvgrove_cli.members import FleetShape, Member, members_of
 from kvgrove_cli.state_dir import StateDir
@@ -15,6 +16,7 @@ from kvgrove_protocol.control import DAEMON
 
 
 def members(shape: FleetShape, state: Path) -> list[Member]:
+    key_folders.ensure(state / "link-keys")
     return list(members_of(shape, StateDir(state), control="tcp://127.0.0.1:1", keys=state / "keys.yaml"))
 
 
@@ -48,6 +50,16 @@ def test_nothing_is_exported_and_no_route_told_unless_asked_for(tmp_path: Path) 
 def test_gateways_tell_routes_where_that_is_wanted(tmp_path: Path) -> None:
     (gateway,) = [each for each in members(FleetShape(explain_routes=True), tmp_path) if each.role != DAEMON]
     assert gateway_settings.parse(arguments(gateway)).explain_routes
+
+
+def test_links_have_keys_unless_plain_ones_are_asked_for(tmp_path: Path) -> None:
+    for plain in (False, True):
+        for member in members(FleetShape(plain_links=plain), tmp_path):
+            parse = daemon_settings.parse if member.role == DAEMON else gateway_settings.parse
+            keys = parse(arguments(member)).link_keys
+            assert (keys is None) is plain
+            if keys is not None:
+                assert keys.role_of(keys.own().public) == member.role
 
 
 def test_a_state_directory_too_deep_for_sockets_is_refused_by_name(tmp_path: Path) -> None:

@@ -88,7 +88,15 @@ def test_iso_07_a_node_whose_plumbing_has_no_effect_does_not_start(
 ) -> None:
     broken(monkeypatch)
     state = tmp_path / "state"
-    where = ["--control", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0", "--state-dir", str(state)]
+    where = [
+        "--control",
+        "tcp://127.0.0.1:1",
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--state-dir",
+        str(state),
+        "--plain-links",
+    ]
     settings = parse(["--member", "n", *where])
     with pytest.raises(SelfTestFailed) as caught:
         Node(settings)

@@ -17,11 +17,12 @@ from kv_event_rig import BLOCK, PATIENCE_MS, Exporting, Reader, Wire, exporting,
 
 from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.kv_events import outbox as outbox_module
-from kvgrove_daemon.kv_events.address import CurveFiles, ExportRefused, ExportSettings, export_settings, stays_here
+from kvgrove_daemon.kv_events.address import CurveFiles, ExportRefused, ExportSettings, export_settings
 from kvgrove_daemon.kv_events.blocks import Gone
 from kvgrove_daemon.kv_events.history import History
 from kvgrove_daemon.kv_events.publisher import LISTING
 from kvgrove_daemon.kv_events.schema import Encoder, fold_name
+from kvgrove_link.addresses import stays_here
 
 PROMPT = run_of(10, 4 * BLOCK)
 

@@ -70,6 +70,16 @@ def test_the_daemon_is_named_after_its_node_and_dials_the_operator() -> None:
     assert arguments[-2:] == ["--threads", "2"]
 
 
+def test_daemons_get_the_keys_of_their_links_or_are_told_that_there_are_none() -> None:
+    (keyed,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
+    (plain,) = daemon_sets([model("v1")], "ops", replace(SETTINGS, plain_links=True)).values()
+    assert container(keyed)["args"][-4:-2] == ["--link-keys", "/etc/kvgrove/link-keys"]
+    secrets = [each["secret"] for each in keyed["spec"]["template"]["spec"]["volumes"] if "secret" in each]
+    assert [each["secretName"] for each in secrets] == ["kvgrove-link-daemon"]
+    assert "--plain-links" in container(plain)["args"]
+    assert not any("secret" in each for each in plain["spec"]["template"]["spec"]["volumes"])
+
+
 def test_only_what_is_not_below_the_model_root_needs_a_volume_of_its_own() -> None:
     (below,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
     assert {volume["name"] for volume in below["spec"]["template"]["spec"]["volumes"]} == {
@@ -77,6 +87,7 @@ def test_only_what_is_not_below_the_model_root_needs_a_volume_of_its_own() -> No
         "state",
         "shm",
         "scratch",
+        "link-keys",
     }
     elsewhere = model("v2", {"hostPath": {"path": "/data/v2"}})
     claim = model("v3", {"pvc": {"claimName": "weights", "path": "v3"}})
@@ -123,8 +134,9 @@ def test_each_right_that_is_switched_off_is_gone_and_the_rest_is_restricted_in_a
         }
         for each in (given, bare)
     ]
-    assert kinds[0] == {"models": "hostPath", "state": "hostPath", "shm": "emptyDir", "scratch": "emptyDir"}
-    assert kinds[1] == {"state": "emptyDir", "scratch": "emptyDir"}
+    always = {"scratch": "emptyDir", "link-keys": "secret"}
+    assert kinds[0] == {"models": "hostPath", "state": "hostPath", "shm": "emptyDir"} | always
+    assert kinds[1] == {"state": "emptyDir"} | always
     pod = bare["spec"]["template"]["spec"]["securityContext"]
     assert pod["runAsNonRoot"]
     assert pod["fsGroup"] == 65532
