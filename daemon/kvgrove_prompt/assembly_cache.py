@@ -115,7 +115,7 @@ class AssemblyCache:
             fresh = dict(zip(missing, tokenise_texts(tokenizer, [words[index] for index in missing]), strict=True))
             result = [fresh[index] if found is None else found for index, found in enumerate(known)]
             entries = [(keys[index], _Entry(tokens, documents[index])) for index, tokens in fresh.items()]
-            gone = self._store(scope, entries, cleared) if entries else {}
+            gone = self._store(scope, keys, entries, cleared) if entries else {}
             for namespace, count in gone.items():
                 self._watcher.gave_way(namespace, count)
             computed = sum(len(each.tokens) for each in fresh.values()) // TOKEN_BYTES
@@ -135,7 +135,9 @@ class AssemblyCache:
         state = self._states.get(scope.namespace)
         return state is not None and state.version == scope.version
 
-    def _store(self, scope: Scope, entries: Sequence[tuple[bytes, "_Entry"]], cleared: int) -> dict[str, int]:
+    def _store(
+        self, scope: Scope, keys: Sequence[bytes], entries: Sequence[tuple[bytes, "_Entry"]], cleared: int
+    ) -> dict[str, int]:
         """Keep ``entries``, unless they are old by now; answers how many of whose gave way."""
         gone: dict[str, int] = {}
         with self._lock:
@@ -146,6 +148,7 @@ class AssemblyCache:
             for key, entry in entries:
                 if entry.documents <= current:
                     self._bytes += room.keep(scope.realm, key, entry)
+            room.touch(scope.realm, keys)
             while room.size > self._namespace_bytes:
                 self._bytes -= room.evict()
                 gone[scope.namespace] = gone.get(scope.namespace, 0) + 1
@@ -166,6 +169,9 @@ class _Entry(msgspec.Struct, frozen=True):
         return len(self.unit.tokens) + ENTRY_BYTES
 
 
+_NOTHING: OrderedDict[bytes, _Entry] = OrderedDict()
+
+
 class _Room:
     """One namespace's entries, by caller."""
 
@@ -182,10 +188,15 @@ class _Room:
         if entries is None:
             return [None] * len(keys)
         found = [entries.get(key) for key in keys]
-        for key, entry in zip(reversed(keys), reversed(found), strict=True):
-            if entry is not None:
-                entries.move_to_end(key)  # the beginnings of prompts last: ends give way first
+        self.touch(realm, keys)
         return [None if entry is None else entry.unit for entry in found]
+
+    def touch(self, realm: bytes, keys: Sequence[bytes]) -> None:
+        """``keys`` of one prompt, in order, were used: its beginning last, so that its end gives way first."""
+        entries = self._callers.get(realm, _NOTHING)
+        for key in reversed(keys):
+            if key in entries:
+                entries.move_to_end(key)
 
     def keep(self, realm: bytes, key: bytes, entry: _Entry) -> int:
         """The bytes that this added."""
@@ -193,7 +204,6 @@ class _Room:
         if key in entries:
             return 0
         entries[key] = entry
-        entries.move_to_end(key, last=True)
         self._resize(realm, entry.size)
         return entry.size
 

@@ -101,8 +101,10 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Option]:
 
 def _message(turn: Turn, index: int, passing: Passing, *, parsed: bool) -> dict[str, Any]:
     place = f"turns[{index}]"
+    # Several formats show of a reply that calls tools the calls alone.
+    required = not turn.tool_calls
     content = "".join(
-        passing(Words(part, f"{place}.parts[{number}]", required=True)) for number, part in enumerate(turn.parts)
+        passing(Words(part, f"{place}.parts[{number}]", required=required)) for number, part in enumerate(turn.parts)
     )
     message: dict[str, Any] = {"role": turn.role, "content": content}
     if turn.reasoning is not None:

@@ -80,12 +80,24 @@ def reconcile(marked: Sequence[Piece], direct: str) -> list[Piece]:
     return pieces
 
 
+MAX_BLANKS = 64
+"""At either edge of a content for which every way of stripping is looked for."""
+
+
 def _readings(piece: Piece) -> Iterator[str]:
-    yield piece.text
-    if piece.content is not None:
-        yield piece.text.lstrip()
-        yield piece.text.rstrip()
-        yield piece.text.strip()
+    """How ``piece`` may read in the direct render: a template may strip some or all blanks from a content's edges."""
+    text = piece.text
+    yield text
+    if piece.content is None:
+        return
+    bare = text.strip()
+    lead, trail = len(text) - len(text.lstrip()), len(text) - len(text.rstrip()) if bare else 0
+    if max(lead, trail) > MAX_BLANKS:
+        yield from (text.lstrip(), text.rstrip(), bare)
+        return
+    for begin in range(lead + 1):
+        for end in range(len(text), len(text) - trail - 1, -1):
+            yield text[begin:end]
 
 
 def _untraceable(problem: str) -> TemplateUnsupported:

@@ -7,6 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from prompt_formats import FORMAT_BOS, FORMAT_EOS, FORMAT_EXTRA_MARKERS, FORMAT_MARKERS, FORMATS
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from kvgrove_prompt.bundle import pack
@@ -31,8 +32,9 @@ MARKERS = [
     "<|assistant|>",
     "<|system|>",
     "<|end|>",
+    *FORMAT_MARKERS,
 ]
-EXTRA_MARKERS = ["<think>", "</think>"]  # added, but not special
+EXTRA_MARKERS = ["<think>", "</think>", *FORMAT_EXTRA_MARKERS]  # added, but not special
 
 CHATML = """\
 {% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}\
@@ -123,8 +125,16 @@ QWEN = """\
 """
 
 TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "mistral": MISTRAL, "gemma": GEMMA, "phi": PHI, "qwen": QWEN}
-BOS = {"llama3": "<|begin_of_text|>", "mistral": "<s>", "gemma": "<bos>"}
-EOS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>", "gemma": "<end_of_turn>", "phi": "<|end|>"}
+"""Of plain conversations."""
+ALL_TEMPLATES = TEMPLATES | FORMATS
+BOS = {"llama3": "<|begin_of_text|>", "mistral": "<s>", "gemma": "<bos>"} | FORMAT_BOS
+EOS = {
+    "chatml": "<|im_end|>",
+    "llama3": "<|eot_id|>",
+    "mistral": "</s>",
+    "gemma": "<end_of_turn>",
+    "phi": "<|end|>",
+} | FORMAT_EOS
 
 
 def corpus() -> list[str]:
@@ -142,7 +152,7 @@ def byte_level_json() -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=700,
+        vocab_size=720,
         special_tokens=MARKERS,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -185,7 +195,7 @@ def write_tokenizer(
     }
     if family in BOS:
         config["bos_token"] = BOS[family]
-    config["chat_template"] = TEMPLATES[family] if template is None else template
+    config["chat_template"] = ALL_TEMPLATES[family] if template is None else template
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [0]}), encoding="utf-8")
     return directory

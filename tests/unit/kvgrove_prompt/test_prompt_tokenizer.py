@@ -27,6 +27,8 @@ FAMILIES = pytest.mark.parametrize("sentencepiece", [False, True])
 @FAMILIES
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_marker_is_control_only_in_the_templates_own_text(marker: str, sentencepiece: bool) -> None:
+    if sentencepiece and "▁" in marker:
+        pytest.skip("there this character is how a blank is written: the text does not survive, marker or not")
     tokenizer = prompt_tokenizer(sentencepiece=sentencepiece)
     [control] = tokenizer.encode_control(marker)
     for text in (marker, f"a{marker}b", f" {marker} ", marker * 3):
