@@ -1,4 +1,4 @@
-"""``python -m kvgrove_crds render [--out DIR] [--check]``: the only place of this package that speaks to a terminal."""
+"""``python -m kvgrove_crds render [--out DIR]... [--check]``: the only place of this package that speaks to a terminal."""
 
 import argparse
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from kvgrove_crds.render import rendered, stale, write
 
-DEFAULT_OUT = Path("crds/manifests")
+DEFAULT_OUT = (Path("crds/manifests"), Path("charts/kvgrove/files/crds"))
+"""For kubectl, and for the chart, which cannot look beside itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,16 +16,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvgrove_crds", description="CRDs of kvgrove")
     commands = parser.add_subparsers(dest="command", required=True)
     render = commands.add_parser("render", help="write the CustomResourceDefinitions as YAML")
-    render.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write to (default: %(default)s)")
+    render.add_argument(
+        "--out",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help=f"folder to write to; repeatable (default: {', '.join(map(str, DEFAULT_OUT))})",
+    )
     render.add_argument("--check", action="store_true", help="write nothing; fail if the files are not current")
     options = parser.parse_args(arguments)
+    folders: Sequence[Path] = options.out or DEFAULT_OUT
     if options.check:
-        for path in stale(options.out):
-            sys.stderr.write(f"{path}: not current; run `python -m kvgrove_crds render --out {options.out}`\n")
-        return 1 if stale(options.out) else 0
-    for path in write(options.out):
-        sys.stdout.write(f"{path}\n")
-    sys.stdout.write(f"{len(rendered())} definitions are current in {options.out}\n")
+        different = [path for folder in folders for path in stale(folder)]
+        for path in different:
+            sys.stderr.write(f"{path}: not current; run `python -m kvgrove_crds render`\n")
+        return 1 if different else 0
+    for folder in folders:
+        for path in write(folder):
+            sys.stdout.write(f"{path}\n")
+        sys.stdout.write(f"{len(rendered())} definitions are current in {folder}\n")
     return 0
 
 

@@ -105,7 +105,7 @@ def _models() -> list[Any]:
 def test_definitions_are_those_of_the_models_and_can_be_kept_or_left_out(chart: Chart) -> None:
     manifests = {path.name: path.read_text() for path in (ROOT / "crds" / "manifests").glob("*.yaml")}
     files = {path.name: path.read_text() for path in (CHART / "files" / "crds").glob("*.yaml")}
-    assert files == manifests, "run: cp crds/manifests/*.yaml charts/kvgrove/files/crds/"
+    assert files == manifests, "run: python -m kvgrove_crds render"
 
     def installed(name: str) -> dict[str, Any]:
         return {each["metadata"]["name"]: each for each in chart.template(name).of("CustomResourceDefinition")}
