@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -21,8 +22,11 @@ from controlplane.build import BuildProblem, control_plane
 from controlplane.plane import Plane
 
 from kvgrove_crds.manifests import load_manifests
+from kvgrove_crds.namespace import PromptCacheNamespace
+from kvgrove_operator import alerts
 from kvgrove_operator import settings as operator_settings
-from kvgrove_operator.alerts import thresholds
+from kvgrove_operator.alert_rules import AlertRules
+from kvgrove_operator.kube import Kube
 from kvgrove_operator.workloads import daemon_sets
 
 pytestmark = pytest.mark.timeout(1800)  # the programs of the control plane may have to be built
@@ -130,7 +134,7 @@ def test_each_right_can_be_switched_off_alone(plane: Plane, chart: Chart, right:
     assert done.returncode == 0, done.stderr
 
 
-def test_thresholds_are_taken_with_the_rights_of_the_chart(plane: Plane, chart: Chart) -> None:
+def test_the_operator_keeps_thresholds_with_the_rights_of_the_chart(plane: Plane, chart: Chart) -> None:
     rights = [
         each
         for each in chart.template("production").objects
@@ -141,14 +145,28 @@ def test_thresholds_are_taken_with_the_rights_of_the_chart(plane: Plane, chart: 
     token = plane.kubectl("create", "token", "kvgrove-operator", "-n", NAMESPACE).stdout.strip()
     kubeconfig = plane.settings.work / "kubeconfig-chart-operator"
     plane.settings.write_kubeconfig(kubeconfig, user="operator", token=token, namespace=NAMESPACE)
-    namespaces = load_manifests([ROOT / "crds" / "examples" / "valid"]).namespaces
-    body = json.dumps(thresholds(namespaces, NAMESPACE))
-    for _ in range(2):
-        done = plane.kubectl(
-            "apply", "--server-side", "--field-manager=kvgrove-operator", "-f", "-", stdin=body, kubeconfig=kubeconfig
-        )
-        # kubectl also reads what it applies, which the operator need not; it says so only after it has been let in.
-        assert done.returncode == 0 or "cannot get" in done.stderr, done.stderr
+    declared = load_manifests([ROOT / "crds" / "examples" / "valid"]).namespaces
+
+    async def keep(*namespaces: PromptCacheNamespace) -> None:
+        with plane.client(kubeconfig) as client:
+            kube = Kube(client)
+            await AlertRules(kube, NAMESPACE).bring_about(namespaces)
+            kube.close()
+
+    def kept() -> list[str]:
+        held = plane.get("prometheusrule", alerts.NAME, "--namespace", NAMESPACE)
+        groups = held["spec"]["groups"]
+        return [rule["labels"]["namespace"] for group in groups for rule in group["rules"]]
+
+    asyncio.run(keep(*declared))
+    assert set(kept()) == {each.api_name for each in declared}
+    asyncio.run(keep(declared[0]))
+    assert set(kept()) == {declared[0].api_name}
+    asyncio.run(keep())
+    assert kept() == []
+    gone = plane.kubectl("delete", "customresourcedefinition", "prometheusrules.monitoring.coreos.com")
+    assert gone.returncode == 0, gone.stderr
+    asyncio.run(keep(*declared))  # a cluster without the kind is none of its troubles
 
 
 def test_what_the_guide_waits_for_comes(plane: Plane) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ def loaded(path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["argocd/application.yaml", "flux/helm-release.yaml"])
-def test_the_chart_takes_the_values_of_an_example(chart: Chart, path: str) -> None:
+def test_the_chart_takes_the_values_of_an_example(chart: Chart, tmp_path: Path, path: str) -> None:
     spec = loaded(path)["spec"]
     if "source" in spec:
         folder, values = spec["source"]["path"], spec["source"]["helm"]["valuesObject"]
@@ -31,10 +30,9 @@ def test_the_chart_takes_the_values_of_an_example(chart: Chart, path: str) -> No
         folder, values = spec["chart"]["spec"]["chart"], spec["values"]
         assert spec["targetNamespace"] == NAMESPACE
     assert ROOT / folder == CHART
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(values, file)
-        file.flush()
-        rendered = chart.template("default", "--values", file.name)
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    rendered = chart.template("default", "--values", str(file))
     assert rendered.of("PrometheusRule")
 
 

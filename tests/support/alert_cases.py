@@ -270,6 +270,13 @@ GATEWAYS = (
     ),
     Case(
         "KvgroveCrossTenantProbe",
+        "somebody without its scopes tries prompts",
+        30,
+        {'kvgrove_missed_tokens_total{namespace="shop/bot",reason="scope_denied"}': "0+6000x60"},
+        (BOT,),
+    ),
+    Case(
+        "KvgroveCrossTenantProbe",
         "quiet: a typing error, and much of what is allowed",
         30,
         {

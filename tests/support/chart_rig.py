@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,7 @@ class Chart:
     def template(self, name: str = "default", *arguments: str, values: Mapping[str, Any] | None = None) -> Rendered:
         """Over a value set of ``ci/``, with ``values`` above it."""
         more = [f"--set-json={key}={json.dumps(value)}" for key, value in (values or {}).items()]
-        command = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(values_file(name))]
-        done = self.run(*command, *more, *arguments)
-        assert done.returncode == 0, done.stderr
-        return Rendered(done.stdout)
+        return Rendered(_rendered(self, name, (*more, *arguments)))
 
     def refuses(self, **values: Any) -> str:
         """What it says to these values (``a__b`` is a.b), which it must not take."""
@@ -79,6 +76,14 @@ class Chart:
         done = self.run("template", RELEASE, str(CHART), *more)
         assert done.returncode != 0, f"taken: {values}"
         return done.stderr
+
+
+@cache
+def _rendered(chart: Chart, name: str, more: tuple[str, ...]) -> str:
+    command = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(values_file(name))]
+    done = chart.run(*command, *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def rule_files() -> list[Path]:
