@@ -1,4 +1,4 @@
-"""``python -m kvgrove_crds render [--out DIR]... [--check]``: the only place of this package that speaks to a terminal."""
+"""``python -m kvgrove_crds render [--out DIR]... [--check]``: the only place of this package with a terminal."""
 
 import argparse
 import sys
