@@ -7,6 +7,7 @@ import click
 from kvgrove_cli import console
 from kvgrove_cli.commands import (
     demo,
+    explain,
     keys,
     link_keys,
     savings,
@@ -26,6 +27,7 @@ def kvgrove() -> None:
 
 for command in (
     demo.demo,
+    explain.explain,
     keys.keys,
     link_keys.link_keys,
     savings.savings,

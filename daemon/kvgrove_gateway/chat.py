@@ -159,6 +159,11 @@ class Chat:
         """Tokens of the prompt, as `begin` would send it. Raises ApiError. Nothing is sent."""
         return (await self._prepare(self._resolve(call), call.ask)).prompt.count
 
+    async def prepare(self, call: Call) -> tuple[Resolution, Prepared]:
+        """What `begin` would send now, and against which state. Raises ApiError. Nothing is sent."""
+        resolution = await self._placed(call)
+        return resolution, await self._prepare(resolution, call.ask)
+
     async def _prepare(self, resolution: Resolution, ask: Ask) -> Prepared:
         prompt = ask.prompt
         if isinstance(prompt, RawPrompt):

@@ -117,14 +117,7 @@ class Gateway:
             explain_routes=settings.explain_routes,
             charge=self._protection.rates.charge,
         )
-        explainer = Explainer(
-            self._board,
-            preparation,
-            self._fleet,
-            self._assembling.threads,
-            lease_remaining=lambda uid: self._leases.remaining(uid, boottime()),
-            new_id=lambda: secrets.token_hex(12),
-        )
+        explainer = Explainer(chat, self._fleet, self._assembling.threads, new_id=lambda: secrets.token_hex(12))
         api = Api(
             board=self._board,
             chat=chat,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from gateway_rig import Stage, stage, wait_ready
 from gateway_rig import metrics as scrape
 
+from kvgrove_cli.__main__ import kvgrove
 from kvgrove_gateway.explain.report import Report, decode
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, PrefixPlan
 from kvgrove_protocol.fence import Fence
@@ -209,3 +212,23 @@ def test_asking_counts_no_prompt(served: Served) -> None:
     for _ in range(3):
         served.explain(chat(LONG))
     assert prompts() == before
+
+
+def test_the_command_asks_a_gateway(served: Served, tmp_path: Path) -> None:
+    files = []
+    for name, text in (("a", "Roses."), ("b", "Nettles.")):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(chat(LONG, text, "Why?", kvgrove={"prefix": "rules"})))
+        files.append(str(file))
+
+    def run(*arguments: str, key: str) -> str:
+        found = CliRunner().invoke(kvgrove, ["explain", *files, "--url", f"{served.base}/v1", "--key", key, *arguments])
+        assert found.exit_code == 0, (found.output, found.exception)
+        return found.output
+
+    told = run(key="ann")
+    assert "prefix:rules" in told
+    assert "messages[1].content" in told
+    report = decode(run("--admin", "-o", "json", key="bob").encode())
+    assert [len(each.nodes) for each in report.prompts] == [len(NODES)] * 2
+    assert "[prefix:rules, " in run("-o", "html", key="ann")

@@ -16,6 +16,8 @@ from kvgrove_gateway.explain.report import Change
 MAX_CHANGES = 64
 """More are not listed: prompts that differ in so much have little in common."""
 
+MAX_NAME = 64
+
 
 class Block(NamedTuple):
     path: str
@@ -132,7 +134,7 @@ def _tool_name(tool: Any) -> str:
         return ""
     inner = tool.get("function")
     name = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
-    return name if isinstance(name, str) else ""
+    return name[:MAX_NAME] if isinstance(name, str) and name.isprintable() else ""
 
 
 def _kind(part: Any) -> str:

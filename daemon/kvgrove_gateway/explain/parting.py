@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvgrove_gateway.explain.pieces import Decode, message_of, tells_text
+from kvgrove_gateway.explain.pieces import Decode, tells_text
 from kvgrove_gateway.explain.report import Parting, Side
 from kvgrove_prompt.prompt import Prompt
 from kvgrove_protocol.chain import TOKEN_BYTES
@@ -74,7 +74,7 @@ def _side(keyed: Keyed, token: int) -> Side | None:
     told = tells_text(segment)
     return Side(
         origin=segment.origin,
-        message=message_of(segment.origin),
+        message=segment.message,
         token=token,
         text=keyed.decode(ids[token : token + 1]) if told else None,
         before=keyed.decode(ids[begin:token]) if told else None,

@@ -4,7 +4,6 @@ Text is cut where characters end: a character that a boundary runs through belon
 whole, so the texts of a segment's pieces add up to the segment's text.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -15,8 +14,6 @@ from kvgrove_protocol.chain import SpanKind
 from kvgrove_protocol.data import ExplainedRange
 
 Decode = Callable[[Sequence[int]], str]
-
-_MESSAGE = re.compile(r"messages\[(\d+)\]")
 
 
 def pieces_of(prompt: Prompt, ranges: Sequence[ExplainedRange], decode: Decode) -> list[Piece]:
@@ -33,7 +30,7 @@ def pieces_of(prompt: Prompt, ranges: Sequence[ExplainedRange], decode: Decode) 
                     start=start,
                     end=end,
                     origin=segment.origin,
-                    message=message_of(segment.origin),
+                    message=segment.message,
                     tier=each.tier,
                     reason=None if each.reason is None else each.reason.value,
                     text=text,
@@ -45,12 +42,6 @@ def pieces_of(prompt: Prompt, ranges: Sequence[ExplainedRange], decode: Decode) 
 def tells_text(segment: Segment) -> bool:
     """Whether the caller sent this text, or everybody knows it: declared texts are told to nobody."""
     return segment.kind in (SpanKind.TEMPLATE, SpanKind.PRIVATE)
-
-
-def message_of(origin: str) -> int | None:
-    """The message that an origin names."""
-    found = _MESSAGE.match(origin)
-    return None if found is None else int(found[1])
 
 
 def _texts(ids: Sequence[int], cuts: Sequence[int], decode: Decode) -> list[str | None]:

@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kvgrove_gateway.ask import Ask, RawPrompt
-from kvgrove_gateway.board import PlanBoard
+from kvgrove_gateway.chat import Call, Chat
 from kvgrove_gateway.errors import BadRequest, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.explain.bodies import Asked, AskedPrompt
 from kvgrove_gateway.explain.changes import changes
@@ -21,7 +20,7 @@ from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.identity.caller import Identity
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.node_link import NodeLink
-from kvgrove_gateway.prepare import Preparation, Prepared
+from kvgrove_gateway.prepare import Prepared
 from kvgrove_gateway.router.decide import Decision
 from kvgrove_gateway.tokenizers import AssemblyThreads
 from kvgrove_protocol.data import Explained, ExplainedRange, Generate, Sampling
@@ -55,22 +54,10 @@ class _Looked:
 class Explainer:
     """On the event loop; texts are cut in ``threads``."""
 
-    def __init__(
-        self,
-        board: PlanBoard,
-        preparation: Preparation,
-        fleet: Fleet,
-        threads: AssemblyThreads,
-        *,
-        lease_remaining: Callable[[str], float],
-        new_id: Callable[[], str],
-    ) -> None:
-        """``lease_remaining``: seconds of freshness lease left for a namespace UID, 0 without one."""
-        self._board = board
-        self._preparation = preparation
+    def __init__(self, chat: Chat, fleet: Fleet, threads: AssemblyThreads, *, new_id: Callable[[], str]) -> None:
+        self._chat = chat
         self._fleet = fleet
         self._threads = threads
-        self._lease_remaining = lease_remaining
         self._new_id = new_id
 
     async def explain(self, identity: Identity, asked: Asked, *, operator: bool) -> Report:
@@ -82,13 +69,13 @@ class Explainer:
         return await self._threads.run(lambda: _report(looked, operator=operator))
 
     async def _look(self, identity: Identity, asked: AskedPrompt, *, operator: bool) -> _Looked:
-        resolution = self._resolve(identity, asked)
-        prepared = await self._prepared(resolution, asked.ask)
+        name = f"explain-{self._new_id()}"
+        resolution, prepared = await self._chat.prepare(Call(id=name, identity=identity, ask=asked.ask, arrived=0.0))
         placement = self._fleet.place(prepared.prompt.count, prepared.keys, resolution.model.block_size)
         chosen = placement.link
         others = [link for link in self._fleet.ready if link is not chosen] if operator else []
         request = Generate(
-            request_id=f"explain-{self._new_id()}",
+            request_id=name,
             namespace_uid=resolution.namespace.uid,
             generation=resolution.model.generation,
             fence=resolution.fence,
@@ -109,25 +96,6 @@ class Explainer:
         if answers[0].problem and not operator:
             raise Unavailable("The node that would answer could not explain: try again.", code="not_explained")
         return _Looked(asked, resolution, prepared, placement.decision, answers)
-
-    def _resolve(self, identity: Identity, asked: AskedPrompt) -> Resolution:
-        directory, ask = self._board.current, asked.ask
-        namespace = directory.admit(identity, ask.model)
-        return directory.resolve(
-            identity,
-            ask.model,
-            prefix=ask.prefix,
-            documents=ask.documents,
-            session=ask.session,
-            lease_valid=self._lease_remaining(namespace.uid) > 0,
-        )
-
-    async def _prepared(self, resolution: Resolution, ask: Ask) -> Prepared:
-        if isinstance(ask.prompt, RawPrompt):
-            return await self._preparation.prepare_raw(resolution, ask.prompt.content)
-        return await self._preparation.prepare(
-            resolution, ask.prompt.messages, open_ended=ask.prompt.open_ended, breakpoints=ask.breakpoints
-        )
 
     async def _ask(self, link: NodeLink, request: Generate) -> _Answer:
         try:
