@@ -17,7 +17,9 @@ from prometheus_client.registry import Collector
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_daemon.tier_figures import TierFigures, TiersSeen
+from kvgrove_gateway.assembly_metrics import AssemblyMetrics
 from kvgrove_gateway.metrics import Metrics
+from kvgrove_gateway.protection.figures import ProtectionFigures
 
 DEFAULT_OUT: Final = Path("docs/metrics.md")
 
@@ -31,6 +33,10 @@ LABELS: Final = {
     "node": "nodes of the plan",
     "kind": "a closed list in the code: what a frame or an event was, or `input`, `cached_input`, `output` of a price",
     "cause": "why blocks went: `pressure quota branches ttl version erase unreadable clear`",
+    "source": "`known`, `computed`",
+    "limit": "`requests`, `prompt_tokens`, `concurrent`",
+    "file": "`rate_limits`",
+    "model": "models of the plan",
     "currency": "one of each namespace that has `spec.pricing`",
 }
 """Label -> what bounds its values."""
@@ -75,6 +81,9 @@ def _ratio(over: str, under: str) -> str:
 QUERIES: Final = {
     "prefix hit ratio, token-weighted": _ratio("kvgrove_reused_tokens_total", "kvgrove_prompt_tokens_total"),
     "mean reused length": _ratio("kvgrove_reused_prefix_tokens_sum", "kvgrove_reused_prefix_tokens_count"),
+    "assembly hit ratio": (
+        'sum(rate(kvgrove_assembly_tokens_total{source="known"}[5m])) / sum(rate(kvgrove_assembly_tokens_total[5m]))'
+    ),
     "misses by reason": "sum by (reason) (rate(kvgrove_missed_tokens_total[5m]))",
     "money saved": "sum by (namespace, currency) (rate(kvgrove_saved_cost_total[5m]))",
 }
@@ -92,7 +101,10 @@ def entries(registry: CollectorRegistry, collectors: Sequence[Collector] = ()) -
 
 
 def gateway_entries() -> list[Entry]:
-    return entries(Metrics().registry)
+    registry = Metrics().registry
+    AssemblyMetrics(registry)
+    ProtectionFigures(registry)
+    return entries(registry)
 
 
 def node_entries() -> list[Entry]:

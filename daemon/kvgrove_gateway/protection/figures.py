@@ -43,7 +43,7 @@ class ProtectionFigures:
         )
         self.jwks_age = Gauge(
             "kvgrove_gateway_jwks_age_seconds",
-            "Since the keys were last read, of the issuer whose keys are oldest; -1: never read",
+            "Seconds since the keys were last read, of the issuer whose keys are oldest; -1: never read",
             registry=registry,
         )
         for reason in ("queue_full", "write_failed"):  # there from the start, so that an increase can be seen
