@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvgrove_daemon.kv_events.address import ExportRefused, ExportSettings, export_settings
-from kvgrove_link.link_keys import LinkKeys, LinkKeysUnusable
+from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.security import LinksOpen, add_options, link_keys
 from kvgrove_protocol.control import DAEMON
 
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         )
         addresses = [("--control", found.control), ("--listen", found.listen)]
         keys = link_keys(found.link_keys, found.plain_links, DAEMON, addresses)
-    except (ExportRefused, LinksOpen, LinkKeysUnusable) as refused:
+    except (ExportRefused, LinksOpen) as refused:
         parser.error(refused.message)
     return Settings(
         member=found.member,

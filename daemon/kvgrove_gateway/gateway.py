@@ -57,8 +57,10 @@ class Gateway:
     """One gateway process. `run` returns after `stop`, once requests are answered or the drain time is over."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
-        """``listener``: bound, not listening yet. Raises BrokenKeyFile."""
+        """``listener``: bound, not listening yet. Raises BrokenKeyFile or LinkKeysUnusable."""
         limits = settings.limits
+        if settings.link_keys is not None:
+            settings.link_keys.own()  # said at the start, where somebody looks
         self._settings = settings
         self._listener = listener
         self._boot = new_boot_id()

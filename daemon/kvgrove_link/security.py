@@ -28,14 +28,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def link_keys(folder: Path | None, plain: bool, role: str, addresses: Iterable[tuple[str, str]]) -> LinkKeys | None:
-    """The keys of this process's links; None: plain ones. ``addresses``: option and endpoint of each link.
+    """The keys of this process's links, not read yet; None: plain ones. ``addresses``: option and endpoint of each.
 
-    Raises LinksOpen or LinkKeysUnusable, which name the option and the cure.
+    Raises LinksOpen, which names the option and the cure.
     """
     if folder is not None:
-        keys = DirectoryKeys(folder, role)
-        keys.own()
-        return keys
+        return DirectoryKeys(folder, role)
     if not plain:
         raise LinksOpen(
             "--link-keys: give the folder of this fleet's link keys (`kvgrove link-keys` makes them), or --plain-links "
