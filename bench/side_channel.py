@@ -1,8 +1,8 @@
 """Whether one tenant can tell by time what another has asked (ISO-03).
 
 ``python bench/side_channel.py --json [--probes 200]`` starts a node with a tiny model and a gateway as processes. Ann
-asks ``probes`` prompts; Carl, of another tenant, then asks the same ones and as many that nobody has asked, one at a
-time, in an order drawn by lot; then Ann asks hers again. Printed are, of the times to the answer at the HTTP socket:
+asks ``probes`` prompts; then Carl, of another tenant, asks the same ones and as many that nobody has asked, and Ann asks
+hers again, one at a time, in an order drawn by lot. Printed are, of the times to the answer at the HTTP socket:
 
 - ``separability``: the probability that a guess is answered sooner than a miss (ties count half), 0.5 if they cannot be
   told apart. Its deviation by chance is ``chance`` = sqrt((2n + 1) / 12) / n; ``separable`` says whether it is further
@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # the 
 from fleets import NAMESPACE, running_fleet
 from tiny_models import cached_tiny_model
 
-WORDS = 90
+WORDS = 200
+"""Of a prompt: long enough that computing it takes most of the time, so that reuse would show."""
 LIMIT = 5.0
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -73,11 +74,12 @@ def figures(probes: int) -> dict[str, object]:
         for text in guesses:
             took(text, "acme")
         times: dict[str, list[float]] = {"guess": [], "miss": [], "own": []}
-        order = [("guess", text) for text in guesses] + [("miss", text) for text in misses]
+        order = [("guess", text, "globex") for text in guesses]
+        order += [("miss", text, "globex") for text in misses]
+        order += [("own", text, "acme") for text in guesses]
         draw.shuffle(order)
-        for kind, text in order:
-            times[kind].append(took(text, "globex"))
-        times["own"] = [took(text, "acme") for text in guesses]
+        for kind, text, who in order:
+            times[kind].append(took(text, who))
     told = sooner(times["guess"], times["miss"])
     return {
         "probes": probes,
