@@ -1,8 +1,8 @@
 """Whether one tenant can tell by time what another has asked (ISO-03).
 
 ``python bench/side_channel.py --json [--probes 200]`` starts a node with a tiny model and a gateway as processes. Ann
-asks ``probes`` prompts; then Carl, of another tenant, asks the same ones and as many that nobody has asked, and Ann asks
-hers again, one at a time, in an order drawn by lot. Printed are, of the times to the answer at the HTTP socket:
+asks ``probes`` prompts; then Carl, of another tenant, asks the same ones and as many that nobody has asked, and Ann
+asks hers again, one at a time, in an order drawn by lot. Printed are, of the times to the answer at the HTTP socket:
 
 - ``separability``: the probability that a guess is answered sooner than a miss (ties count half), 0.5 if they cannot be
   told apart. Its deviation by chance is ``chance`` = sqrt((2n + 1) / 12) / n; ``separable`` says whether it is further
