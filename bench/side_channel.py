@@ -1,8 +1,8 @@
 """Whether one tenant can tell by time what another has asked (ISO-03).
 
 ``python bench/side_channel.py --json [--probes 200]`` starts a node with a tiny model and a gateway as processes. Ann
-asks ``probes`` prompts; then Carl, of another tenant, asks the same ones and as many that nobody has asked, and Ann
-asks hers again, one at a time, in an order drawn by lot. Printed are, of the times to the answer at the HTTP socket:
+asks a prompt; then, in an order drawn by lot, Carl, of another tenant, asks the same one and one that nobody has asked,
+and Ann asks hers again; and so on, ``probes`` times. Printed are, of the times to the answer at the HTTP socket:
 
 - ``separability``: the probability that a guess is answered sooner than a miss (ties count half), 0.5 if they cannot be
   told apart. Its deviation by chance is ``chance`` = sqrt((2n + 1) / 12) / n; ``separable`` says whether it is further
@@ -54,7 +54,6 @@ def figures(probes: int) -> dict[str, object]:
     def secret() -> str:
         return " ".join("".join(draw.choice(LETTERS) for _ in range(7)) for _ in range(WORDS))
 
-    guesses, misses = [secret() for _ in range(probes)], [secret() for _ in range(probes)]
     with (
         tempfile.TemporaryDirectory() as folder,
         running_fleet(Path(folder), cached_tiny_model("llama"), nodes=1, gateways=1, lease="30s") as running,
@@ -71,15 +70,13 @@ def figures(probes: int) -> dict[str, object]:
             answer.raise_for_status()
             return passed
 
-        for text in guesses:
-            took(text, "acme")
         times: dict[str, list[float]] = {"guess": [], "miss": [], "own": []}
-        order = [("guess", text, "globex") for text in guesses]
-        order += [("miss", text, "globex") for text in misses]
-        order += [("own", text, "acme") for text in guesses]
-        draw.shuffle(order)
-        for kind, text, who in order:
-            times[kind].append(took(text, who))
+        for _ in range(probes):
+            known, unknown = secret(), secret()
+            took(known, "acme")
+            order = [("guess", known, "globex"), ("miss", unknown, "globex"), ("own", known, "acme")]
+            for kind, text, who in draw.sample(order, len(order)):
+                times[kind].append(took(text, who))
     told = sooner(times["guess"], times["miss"])
     return {
         "probes": probes,
