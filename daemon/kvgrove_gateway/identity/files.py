@@ -95,7 +95,13 @@ class WatchedFile(Generic[T]):
 
         Compares content, not times: a mounted Secret is swapped by symbolic link, with whatever times it carries.
         """
-        self._signature = _signature(self.path)  # before reading: what is put there meanwhile is looked at next time
+        signature = _signature(self.path)  # before reading: what is put there meanwhile is looked at next time
+        try:
+            return self._take_over()
+        finally:
+            self._signature = signature  # after it: until then `replaced` is true, and nobody goes by the old value
+
+    def _take_over(self) -> bool:
         try:
             content = read_bounded(self.path)
             if content == self._seen:

@@ -25,7 +25,7 @@ _Table: TypeAlias = dict[bytes, tuple[Identity, float | None]]
 
 
 class KeyRing:
-    """Key -> identity. On the event loop, but for `refresh`."""
+    """Key -> identity. On the event loop; the file is read in a thread, by one at a time."""
 
     def __init__(
         self,
@@ -44,9 +44,10 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._file.value)
 
-    def refresh(self) -> bool:
+    async def refresh(self) -> bool:
         """Read the file again, whatever it looks like from outside; True if other keys are in force now."""
-        return self._file.refresh()
+        async with self._reading:
+            return await asyncio.to_thread(self._file.refresh)
 
     async def identify(self, key: str) -> Identity | None:
         """Whom ``key`` speaks for, by the file as it is now; None for a key that is not in it or has expired."""

@@ -112,7 +112,7 @@ class Protection:
     async def _look_at_files(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            await asyncio.to_thread(self._keys.refresh)
+            await self._keys.refresh()
             if self._limits_file is not None:
                 await asyncio.to_thread(self._limits_file.refresh)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import stat
@@ -26,7 +27,7 @@ def test_a_created_key_opens_the_gateway_and_a_revoked_one_does_not(tmp_path: Pa
     assert identity.may_name("any/namespace")
 
     api_keys.revoke(path, "dev")
-    assert ring.refresh()
+    assert asyncio.run(ring.refresh())
     assert len(ring) == 0
 
 

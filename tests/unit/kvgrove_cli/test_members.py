@@ -52,6 +52,17 @@ def test_gateways_tell_routes_where_that_is_wanted(tmp_path: Path) -> None:
     assert gateway_settings.parse(arguments(gateway)).explain_routes
 
 
+def test_issuers_allowances_and_audit_logs_reach_every_gateway_that_should_have_them(tmp_path: Path) -> None:
+    shape = FleetShape(gateways=2, oidc=Path("o.yaml"), rate_limits=Path("r.yaml"), audit=True)
+    found = [gateway_settings.parse(arguments(each)) for each in members(shape, tmp_path) if each.role != DAEMON]
+    assert {(each.oidc, each.rate_limits) for each in found} == {(Path("o.yaml").absolute(), Path("r.yaml").absolute())}
+    assert len({each.audit_log for each in found} - {None}) == 2  # each has its own
+    for member in members(FleetShape(), tmp_path):
+        if member.role != DAEMON:
+            plain = gateway_settings.parse(arguments(member))
+            assert (plain.oidc, plain.rate_limits, plain.audit_log) == (None, None, None)
+
+
 def test_links_have_keys_unless_plain_ones_are_asked_for(tmp_path: Path) -> None:
     for plain in (False, True):
         for member in members(FleetShape(plain_links=plain), tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from kvgrove_gateway.errors import Unauthorized
 from kvgrove_gateway.identity.authenticator import Authenticator, credential
 from kvgrove_gateway.identity.caller import Identity
-from kvgrove_gateway.identity.files import BrokenFile
+from kvgrove_gateway.identity.files import BrokenFile, WatchedFile
 from kvgrove_gateway.identity.key_file import parse_keys
 from kvgrove_gateway.identity.key_ring import KeyRing
 
@@ -125,15 +125,34 @@ def test_a_revoked_key_is_refused_from_the_next_request_on(file: Path) -> None:
     assert failures == []
 
 
+def test_nobody_goes_by_the_old_keys_while_the_new_ones_are_read(tmp_path: Path) -> None:
+    """Another request that begins meanwhile must see that the file was replaced, and wait."""
+    path = tmp_path / "watched"
+    path.write_bytes(b"old")
+    seen: list[bool] = []
+
+    def parse(content: bytes) -> bytes:
+        if content != b"old":
+            seen.append(file.replaced())
+        return content
+
+    file = WatchedFile(path, parse, what="file", on_failure=lambda: None)
+    path.with_name("new").write_bytes(b"new one")
+    path.with_name("new").replace(path)
+    assert file.replaced()
+    assert file.refresh()
+    assert (seen, file.replaced()) == ([True], False)
+
+
 def test_a_change_that_leaves_no_trace_outside_is_found_by_looking_in(file: Path) -> None:
     keys, _ = ring(file)
-    assert not keys.refresh()
+    assert not asyncio.run(keys.refresh())
     keys._file._signature = None
     before = os.stat(file)
     text = file.read_text()
     file.write_text(text.replace("other-k2", "other-k9"))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert keys.refresh()
+    assert asyncio.run(keys.refresh())
     assert found(keys, "k2").key_id == "other-k9"
 
 
@@ -163,15 +182,15 @@ def test_a_broken_file_keeps_the_last_good_one_and_is_counted_once(file: Path) -
     keys, failures = ring(file)
     good = file.read_text()
     file.write_text("keys: [{id: x, sha256: short, tenant: t}]")
-    assert not keys.refresh()
-    assert not keys.refresh()
+    assert not asyncio.run(keys.refresh())
+    assert not asyncio.run(keys.refresh())
     assert asyncio.run(keys.identify("k1")) is not None
     assert len(failures) == 1
     file.unlink()
-    assert not keys.refresh()
+    assert not asyncio.run(keys.refresh())
     assert len(failures) == 2
     file.write_text(good)
-    assert not keys.refresh()
+    assert not asyncio.run(keys.refresh())
     assert found(keys, "k2").caller.tenant == "other"
 
 
