@@ -7,6 +7,7 @@ import click
 from kvgrove_cli import console
 from kvgrove_cli.commands import (
     demo,
+    estimate,
     explain,
     keys,
     link_keys,
@@ -27,6 +28,7 @@ def kvgrove() -> None:
 
 for command in (
     demo.demo,
+    estimate.estimate,
     explain.explain,
     keys.keys,
     link_keys.link_keys,

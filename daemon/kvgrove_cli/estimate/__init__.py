@@ -1,0 +1,1 @@
+"""`kvgrove estimate`: what a model's prompts take in the cache, from its config alone."""
