@@ -29,6 +29,7 @@ from kvgrove_gateway.explain.service import Explainer
 from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.generation_counts import GenerationCounts
 from kvgrove_gateway.identity.caller import Identity
+from kvgrove_gateway.kv_events.engines import ForeignEngines
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.namespaces import EMPTY, Directory
 from kvgrove_gateway.node_link import NodeLink
@@ -88,6 +89,14 @@ class Gateway:
             keys=settings.link_keys,
         )
         self._fleet = Fleet(self._make_link, limits=limits, metrics=self._metrics, clock=time.perf_counter)
+        self._engines = ForeignEngines(
+            self._context,
+            settings.kv_event_sources,
+            block_size=settings.kv_event_block_size,
+            capacity=limits.engine_blocks,
+            metrics=self._metrics,
+            clock=time.monotonic,
+        )
         self._bodies = BodyStore(self._link.fetch, max_bytes=limits.bodies_bytes, timeout_s=limits.body_fetch_s)
         self._assembling = Assembling(
             limits,
@@ -164,6 +173,7 @@ class Gateway:
             asyncio.create_task(self._protection.keep_current(), name="credentials"),
             asyncio.create_task(self._read_ahead(), name="read-ahead"),
             asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self._engines.run(), name="engines"),
         ]
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
@@ -322,6 +332,7 @@ class Gateway:
 
     def _refresh_metrics(self) -> None:
         metrics, directory, now = self._metrics, self._board.current, boottime()
+        self._engines.show()
         self._protection.refresh_figures()
         metrics.imbalance.set(self._fleet.imbalance())
         metrics.index_blocks.set(len(self._fleet.index))

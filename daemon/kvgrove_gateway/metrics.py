@@ -72,6 +72,18 @@ class Metrics:
         self.sources = Gauge(
             "kvgrove_router_sources", "Nodes by the state of their residency stream", ["state"], registry=registry
         )
+        self.engines = Gauge(
+            "kvgrove_router_engines", "Engines that are not ours by the state of their KV events", ["state"],
+            registry=registry,
+        )  # fmt: skip
+        self.engine_blocks = Gauge(
+            "kvgrove_router_engine_blocks", "Blocks an engine that is not ours holds, as far as they could be named",
+            ["engine"], registry=registry,
+        )  # fmt: skip
+        self.events_unmapped = Counter(
+            "kvgrove_router_engine_blocks_unmapped", "Blocks of such engines that could not be named, by reason",
+            ["reason"], registry=registry,
+        )  # fmt: skip
         self.index_drift = Gauge(
             "kvgrove_index_drift",
             "Blocks by which what was applied of a node's events differs from what the node lists, at least 1 if so. "

@@ -1,6 +1,7 @@
 """Command line -> Settings. Nothing here opens a file or a socket."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from kvgrove_protocol.errors import Terminal
 
 ABOVE_ZERO = (
     "max_body_bytes", "max_requests", "node_silence", "max_connections", "head_timeout", "idle_timeout",
-    "reader_timeout",
+    "reader_timeout", "kv_event_block_size",
 )  # fmt: skip
 
 
@@ -53,6 +54,10 @@ class Limits:
     bundle_fetch_s: float = 30.0
     tokenizers: int = 16
     index_blocks: int = 2_000_000
+    engines: int = 64
+    """Engines that are not ours, followed by their KV events: refused beyond."""
+    engine_blocks: int = 262_144
+    """Of all these engines together."""
     known_segments: int = 32_768
     sessions: int = 65_536
     conversations: int = 65_536
@@ -70,6 +75,18 @@ class Limits:
     """Between two requests of a connection; above the 60 s of common load balancers."""
     reader_s: float = 60.0
     """How long an answer may wait for its reader to take more of it."""
+
+
+@dataclass(frozen=True)
+class EventSource:
+    """Where an engine that is not ours publishes its KV events."""
+
+    engine: str
+    """Its URL: the name it is shown by."""
+    events: str
+    """ZeroMQ address of its PUB socket."""
+    replay: str | None = None
+    """ZeroMQ address of its ROUTER socket; None: it is followed from the first batch on."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +111,40 @@ class Settings:
     log_level: str = "INFO"
     explain_routes: bool = False
     """Tell keys that are marked ``explain`` how their requests were routed."""
+    kv_event_sources: Sequence[EventSource] = ()
+    kv_event_block_size: int = 16
     limits: Limits = field(default_factory=Limits)
+
+
+def event_sources(events: Sequence[str], replays: Sequence[str], most: int) -> list[EventSource]:
+    """Of ``URL=ENDPOINT`` each; raises BadSettings."""
+    live = _by_url("kv-event-source", events)
+    replay = _by_url("kv-event-replay-source", replays)
+    for url in replay:
+        if url not in live:
+            raise BadSettings(
+                f"--kv-event-replay-source {url}: name its live source too: --kv-event-source {url}=ENDPOINT",
+                field="kv_event_replay_source",
+            )
+    if len(live) > most:
+        raise BadSettings(f"--kv-event-source: {len(live)} engines; {most} are the most", field="kv_event_source")
+    return [EventSource(url, endpoint, replay.get(url)) for url, endpoint in live.items()]
+
+
+def _by_url(option: str, given: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        matched = re.fullmatch(r"(https?://[^\s=]+)=(tcp://\S+:\d{1,5}|ipc://\S+)", text)
+        if matched is None:
+            raise BadSettings(
+                f"--{option} {text}: expected URL=ENDPOINT, for example http://engine:8000=tcp://engine:5557",
+                field=option.replace("-", "_"),
+            )
+        url, endpoint = matched.groups()
+        if url in found:
+            raise BadSettings(f"--{option} {url}: given twice; once for each engine", field=option.replace("-", "_"))
+        found[url] = endpoint
+    return found
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -127,6 +177,21 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         action="store_true",
         help="tell keys marked `explain` how their requests were routed (x-kvgrove-route)",
     )
+    parser.add_argument(
+        "--kv-event-source",
+        action="append",
+        default=[],
+        metavar="URL=ENDPOINT",
+        help="follow the KV events of an engine that is not ours (vLLM, SGLang); may be repeated",
+    )
+    parser.add_argument(
+        "--kv-event-replay-source",
+        action="append",
+        default=[],
+        metavar="URL=ENDPOINT",
+        help="where that engine answers for batches that were missed",
+    )
+    parser.add_argument("--kv-event-block-size", type=int, default=16, metavar="TOKENS", help="of these engines")
     defaults = Limits()
     parser.add_argument("--max-body-bytes", type=int, default=defaults.body_bytes, metavar="N")
     parser.add_argument("--max-requests", type=int, default=defaults.requests, metavar="N", help="under way at once")
@@ -168,6 +233,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         address_file=options.address_file,
         log_level=options.log_level,
         explain_routes=options.explain_routes,
+        kv_event_sources=event_sources(options.kv_event_source, options.kv_event_replay_source, defaults.engines),
+        kv_event_block_size=options.kv_event_block_size,
         limits=Limits(
             body_bytes=options.max_body_bytes,
             requests=options.max_requests,

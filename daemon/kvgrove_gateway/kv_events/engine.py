@@ -43,6 +43,11 @@ class EngineResidency:
         """The slot to match against; None while what the engine holds is in doubt, or cannot be known."""
         return self._slot if self._position.state is SourceState.LIVE else None
 
+    @property
+    def blocks(self) -> int:
+        """Blocks that the engine holds, as far as they could be named."""
+        return sum(len(translator) for translator in self._translators.values())
+
     def take(self, input_: Input) -> Ask | None:
         """What the engine is to be asked because of ``input_``, if anything."""
         self._position, effects = step(self._position, input_)
@@ -88,7 +93,12 @@ class EngineResidency:
         assert self._slot is not None  # noqa: S101 - just made
         if batch.skipped:
             self._metrics.events_ignored.labels("unknown_kind").inc(batch.skipped)
-        for change in self._translators[batch.rank].changes(batch.events):
+        translator = self._translators[batch.rank]
+        changes = translator.changes(batch.events)
+        for reason, count in translator.unmapped.items():
+            self._metrics.events_unmapped.labels(reason).inc(count)
+        translator.unmapped.clear()
+        for change in changes:
             match change:
                 case Store():
                     self._index.store(self._slot, b"".join(change.keys), change.tier)
