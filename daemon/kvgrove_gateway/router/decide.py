@@ -1,7 +1,7 @@
 """The routing decision: the node where a request costs everybody least. Pure.
 
     score [s] = (queued + W * over * uncached) / rate
-    W = max(1, FIT / (1 - reuse) / (1 - busy)^3)
+    W = max(1, FIT / (1 - reuse)^1.5 / (1 - busy)^3)
 
 - *queued*: prefill tokens ahead of the request, those just dispatched included (ROU-02);
 - *uncached*: prompt tokens the node would have to compute, what fetching from slower tiers costs included;
@@ -9,7 +9,7 @@
   match wins. *busy* is the share of nodes that requests lately found with a queue: where many have one, a second of
   work more delays many. *reuse* is the share of prompt tokens that lately needed no prefill: a token computed anew
   pushes out another, which is asked for again with about this chance, and so on: ``1 + r + r^2 + ... = 1 / (1 - r)``.
-  The forms are those of a geometric series and of a queue near saturation; exponent and `FIT` are fitted, see the docs.
+  The forms are those of a geometric series and of a queue near saturation; exponents and `FIT` are fitted, see the docs.
   At least 1: on calm nodes a request is sent where it finishes first;
 - *over*: bounded load. A node whose cache is *full* pushes out what is younger, the more it is given: such a node that
   was given more than the mean lately counts its uncached tokens by ``sqrt(recent / mean)``. A node with room pushes
@@ -35,7 +35,7 @@ DEFAULT_RATE: Final = 1000.0
 """Tokens per second assumed while no node was measured. Only ratios matter then."""
 TIE: Final = 0.02
 """In prefills of the prompt. The estimates are no better than that."""
-FIT: Final = 0.3
+FIT: Final = 0.24
 MOST_BUSY: Final = 0.9
 MOST_REUSE: Final = 0.95
 """Beyond these the estimates of W say nothing: it would grow without bound."""
@@ -166,7 +166,7 @@ def decide(
 
 def worth(lately: Lately) -> float:
     """W: what a token computed anew costs, in tokens of waiting."""
-    return max(1.0, FIT / (1 - min(lately.reuse, MOST_REUSE)) / (1 - min(lately.busy, MOST_BUSY)) ** 3)
+    return max(1.0, FIT / (1 - min(lately.reuse, MOST_REUSE)) ** 1.5 / (1 - min(lately.busy, MOST_BUSY)) ** 3)
 
 
 def _break_tie(candidates: Sequence[Candidate], tied: Sequence[int], session_node: str | None, anchor: bytes) -> int:

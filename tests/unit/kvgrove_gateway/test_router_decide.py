@@ -31,9 +31,9 @@ def test_on_equal_queues_the_longest_match_wins_whatever_the_node_computed_latel
     [
         (Lately(), 1.0),
         (Lately(busy=0.5), FIT * 8),
-        (Lately(reuse=0.9), FIT * 10),
-        (Lately(busy=0.5, reuse=0.9), FIT * 80),
-        (Lately(busy=1.0, reuse=1.0), FIT / (1 - MOST_REUSE) / (1 - MOST_BUSY) ** 3),
+        (Lately(reuse=0.9), FIT * 10**1.5),
+        (Lately(busy=0.5, reuse=0.9), FIT * 8 * 10**1.5),
+        (Lately(busy=1.0, reuse=1.0), FIT / (1 - MOST_REUSE) ** 1.5 / (1 - MOST_BUSY) ** 3),
     ],
 )
 def test_what_a_match_is_worth_follows_from_how_busy_nodes_are_and_how_much_is_reused(
@@ -66,8 +66,8 @@ def test_a_hot_prefix_is_computed_on_another_node_under_rising_load() -> None:
         queue for queue in range(500, 90_000, 1000)
         if decide([nodes[0]._replace(queued_tokens=queue), *nodes[1:]], 10_000, lately=lately).node == "holder"
     ]  # fmt: skip
-    assert queues == list(range(500, 43_000, 1000))  # 9,000 tokens, each worth 0.3 * 2 * 2^3 of the queue's
-    assert decide([nodes[0]._replace(queued_tokens=43_500), *nodes[1:]], 10_000, lately=lately).why is Why.LOAD
+    assert queues == list(range(500, 49_000, 1000))  # 9,000 tokens, each worth 0.24 * 2^1.5 * 2^3 of the queue's
+    assert decide([nodes[0]._replace(queued_tokens=49_500), *nodes[1:]], 10_000, lately=lately).why is Why.LOAD
 
 
 def test_rou_03_a_cold_prompt_goes_to_the_idle_node_whatever_caches_hold() -> None:
