@@ -31,6 +31,7 @@ LABELS: Final = {
     "reason": "a closed list in the code: miss reasons, reasons for a resync, a retry, a lost link or a store left out",
     "state": "a closed list in the code: states of links, residency streams or blocks",
     "node": "nodes of the plan",
+    "engine": "engines that the gateway's settings name: 64 at most",
     "kind": "a closed list in the code: what a frame or an event was, or `input`, `cached_input`, `output` of a price",
     "cause": "why blocks went: `pressure quota branches ttl version erase unreadable clear`",
     "source": "`known`, `computed`",

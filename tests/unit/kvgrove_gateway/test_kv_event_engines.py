@@ -25,7 +25,7 @@ from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.settings import BadSettings, EventSource, parse
 from kvgrove_protocol.chain import block_keys
 
-REQUIRED = ["--member", "g", "--control", "tcp://127.0.0.1:1", "--keys", "keys.yaml"]
+REQUIRED = ["--plain-links", "--member", "g", "--control", "tcp://127.0.0.1:1", "--keys", "keys.yaml"]
 URL = "http://engine:8000"
 
 
