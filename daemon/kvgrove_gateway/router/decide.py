@@ -9,7 +9,7 @@
   match wins. *busy* is the share of nodes that requests lately found with a queue: where many have one, a second of
   work more delays many. *reuse* is the share of prompt tokens that lately needed no prefill: a token computed anew
   pushes out another, which is asked for again with about this chance, and so on: ``1 + r + r^2 + ... = 1 / (1 - r)``.
-  The forms are those of a geometric series and of a queue near saturation; exponents and `FIT` are fitted, see the docs.
+  The forms are those of a geometric series and of a queue near saturation; exponents and `FIT` are fitted (see docs).
   At least 1: on calm nodes a request is sent where it finishes first;
 - *over*: bounded load. A node whose cache is *full* pushes out what is younger, the more it is given: such a node that
   was given more than the mean lately counts its uncached tokens by ``sqrt(recent / mean)``. A node with room pushes
