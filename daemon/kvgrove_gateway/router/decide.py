@@ -166,7 +166,8 @@ def decide(
 
 def worth(lately: Lately) -> float:
     """W: what a token computed anew costs, in tokens of waiting."""
-    return max(1.0, FIT / (1 - min(lately.reuse, MOST_REUSE)) ** 1.5 / (1 - min(lately.busy, MOST_BUSY)) ** 3)
+    anew, idle = 1 - min(lately.reuse, MOST_REUSE), 1 - min(lately.busy, MOST_BUSY)
+    return max(1.0, FIT / math.pow(anew, 1.5) / math.pow(idle, 3))
 
 
 def _break_tie(candidates: Sequence[Candidate], tied: Sequence[int], session_node: str | None, anchor: bytes) -> int:
