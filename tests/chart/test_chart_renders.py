@@ -11,10 +11,13 @@ import pytest
 import yaml
 from chart_rig import CHART, NAMESPACE, ROOT, Chart, Rendered, value_sets
 
+from kvgrove_cli import key_folders
 from kvgrove_daemon import settings as daemon_settings
 from kvgrove_gateway import settings as gateway_settings
 from kvgrove_operator import settings as operator_settings
-from kvgrove_operator.workloads import METRICS_PORT, SELECTOR, daemon_sets
+from kvgrove_operator.paths import link_keys_secret
+from kvgrove_operator.workloads import LINK_KEYS, METRICS_PORT, SELECTOR, daemon_sets
+from kvgrove_protocol.control import GATEWAY
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 _ELSEWHERE_JUDGED = ("CustomResourceDefinition", "PrometheusRule", "ConfigMap")
@@ -48,12 +51,19 @@ def arguments(pod: dict[str, Any]) -> list[str]:
     return [re.sub(r"\$\((\w+)\)", lambda found: known.get(found[1], found[0]), text) for text in container["args"]]
 
 
+def with_keys(given: list[str], folder: Path, role: str) -> list[str]:
+    """With link keys where the Secret of ``role`` would be mounted."""
+    key_folders.ensure(folder)
+    assert any(LINK_KEYS in text for text in given)
+    return [text.replace(LINK_KEYS, str(folder / role)) for text in given]
+
+
 def ports(pod: dict[str, Any]) -> dict[str, int]:
     return {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
 
 
 @pytest.mark.parametrize("name", value_sets())
-def test_the_programs_take_the_arguments_that_they_are_given(chart: Chart, name: str) -> None:
+def test_the_programs_take_the_arguments_that_they_are_given(chart: Chart, tmp_path: Path, name: str) -> None:
     rendered = chart.template(name)
     prefix = "caches" if name == "elsewhere" else "kvgrove"
     pod = rendered.pod(f"{prefix}-operator")
@@ -65,17 +75,23 @@ def test_the_programs_take_the_arguments_that_they_are_given(chart: Chart, name:
     assert operator.metrics == ("0.0.0.0", ports(pod)["metrics"])  # noqa: S104
     if rendered.of("HorizontalPodAutoscaler") or name != "elsewhere":
         pod = rendered.pod("kvgrove-gateway")
-        gateway = gateway_settings.parse(arguments(pod))
+        gateway = gateway_settings.parse(with_keys(arguments(pod), tmp_path, "gateway"))
         assert gateway.control == operator.daemons.control
         assert gateway.port == ports(pod)["http"]
         (container,) = pod["spec"]["containers"]
-        mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-        assert str(gateway.keys.parent) in mounts
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        secrets = {
+            volume["name"]: volume["secret"]["secretName"] for volume in pod["spec"]["volumes"] if "secret" in volume
+        }
+        assert secrets[mounts[str(gateway.keys.parent)]] == "kvgrove-keys"
+        assert secrets[mounts[LINK_KEYS]] == link_keys_secret(GATEWAY)
         assert pod["spec"]["terminationGracePeriodSeconds"] > gateway.limits.drain_s
 
 
 @pytest.mark.parametrize("name", value_sets())
-def test_the_daemons_that_the_operator_makes_of_the_settings_take_theirs(chart: Chart, name: str) -> None:
+def test_the_daemons_that_the_operator_makes_of_the_settings_take_theirs(
+    chart: Chart, tmp_path: Path, name: str
+) -> None:
     rendered = chart.template(name)
     prefix = "caches" if name == "elsewhere" else "kvgrove"
     operator = operator_settings.parse(arguments(rendered.pod(f"{prefix}-operator")))
@@ -85,7 +101,7 @@ def test_the_daemons_that_the_operator_makes_of_the_settings_take_theirs(chart: 
     (container,) = pod["spec"]["containers"]
     known = {"NODE_NAME": "node-a", "POD_UID": "uid", "POD_IP": "10.0.0.1"}
     given = [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], text) for text in container["args"]]
-    daemon = daemon_settings.parse(given)
+    daemon = daemon_settings.parse(with_keys(given, tmp_path, "daemon"))
     assert daemon.listen == "tcp://10.0.0.1:7401"
     account = pod["spec"].get("serviceAccountName", "default")
     accounts = {each["metadata"]["name"] for each in rendered.of("ServiceAccount")}

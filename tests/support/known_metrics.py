@@ -18,6 +18,7 @@ from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_gateway.metrics import Metrics
+from kvgrove_link.planner import PlannerCounters
 from kvgrove_operator.fleet_memory import FleetCounters
 from kvgrove_operator.metrics import OperatorMetrics
 from kvgrove_operator.namespace_metrics import families
@@ -68,7 +69,12 @@ def _series(registry: CollectorRegistry) -> Iterator[tuple[str, set[str] | None]
 
 
 def _operator() -> OperatorMetrics:
-    fleet: Any = SimpleNamespace(views=dict, state=SimpleNamespace(namespaces={}, removed={}), counters=FleetCounters())
+    fleet: Any = SimpleNamespace(
+        views=dict,
+        state=SimpleNamespace(namespaces={}, removed={}),
+        counters=FleetCounters(),
+        link_counters=PlannerCounters(),
+    )
     workers: Any = SimpleNamespace(counters=WorkCounters(), planned_at=0.0)
     queue: Any = type("Queue", (list,), {"refused": 0})()
     objects: Any = SimpleNamespace(status_writes=0)
