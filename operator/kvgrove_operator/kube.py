@@ -66,6 +66,8 @@ class Kube:
         self._configuration = api.configuration
         self._pool = api.rest_client.pool_manager
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="kube")
+        self.writes = 0
+        """Calls that change something; only rises."""
 
     def close(self) -> None:
         """Waits for what is under way."""
@@ -132,6 +134,7 @@ class Kube:
         body: Object | None = None,
         content: str = "application/json",
     ) -> Object:
+        self.writes += method != "GET"
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._do, method, path, query or {}, body, content)
 

@@ -11,6 +11,7 @@ from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
 from kvgrove_link.clock import boottime
 from kvgrove_operator.fleet import Fleet
 from kvgrove_operator.keys import Key
+from kvgrove_operator.kube import Kube
 from kvgrove_operator.namespace_metrics import families
 from kvgrove_operator.objects import Objects
 from kvgrove_operator.work_queue import WorkQueue
@@ -27,10 +28,12 @@ class OperatorMetrics(Collector):
         queue: WorkQueue[Key],
         workers: Workers,
         objects: Objects,
+        kube: Kube,
+        *,
         statuses: Mapping[str, PromptCacheNamespaceStatus],
     ) -> None:
         """``statuses``: API name of each namespace -> its status; read anew at each scrape."""
-        self._fleet, self._queue, self._workers, self._objects = fleet, queue, workers, objects
+        self._fleet, self._queue, self._workers, self._objects, self._kube = fleet, queue, workers, objects, kube
         self._statuses = statuses
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -68,6 +71,7 @@ class OperatorMetrics(Collector):
             "reconcile_exhausted": ("Times that retries reached their bound.", work.exhausted),
             "queue_refused": ("Keys that found the queue full.", self._queue.refused),
             "status_writes": ("Statuses written.", self._objects.status_writes),
+            "api_writes": ("Calls to the API server that change something, renewals included.", self._kube.writes),
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"kvgrove_operator_{name}", text, value=value)

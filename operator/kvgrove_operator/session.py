@@ -89,7 +89,8 @@ class Session:
             for each in reconciler.statuses() if key in _SINGLES else ():
                 workers.add(each)
 
-        metrics = OperatorMetrics(fleet, queue, workers, objects, reconciler.namespace_statuses)
+        statuses = reconciler.namespace_statuses
+        metrics = OperatorMetrics(fleet, queue, workers, objects, kube, statuses=statuses)
         server = None
         if settings.metrics is not None:
             server, _ = start_http_server(settings.metrics[1], settings.metrics[0], registry=metrics.registry)

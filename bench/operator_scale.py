@@ -1,0 +1,142 @@
+"""One operator, many objects, many nodes: on a real API server, with real links of members that have no engine.
+
+``python bench/operator.py --json`` declares 1,000 namespaces and 20 model versions to an operator with 100 nodes, all
+on this machine. It prints
+
+- ``converge_s``: from the first object that is created to the last namespace that is Ready as declared;
+- ``operator_rss_mb``: the most memory that the operator ever had (10^6 bytes);
+- ``purge_ack_p50_s``, ``purge_ack_p99_s``: from ``spec.purge.epoch`` being written to the status saying that every node
+  has confirmed, of one purge after the other;
+- ``idle_writes_per_s``: everything that the operator writes to the API server while nothing happens, its Lease included;
+- ``failover_s``: from the SIGKILL of the leader, with another one waiting, to a purge that was asked for right after it
+  being confirmed by every node.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[1:1] = [str(ROOT / "tests" / "kube"), str(ROOT / "tests" / "support")]  # the rig is the tests' own
+
+from conftest import apply_crds
+from controlplane.plane import Plane
+from operator_rig import Operator, operator, token
+from simulated_fleet import (
+    Api,
+    Size,
+    Statuses,
+    declare,
+    figure,
+    members,
+    namespace_path,
+    node_objects,
+    purged,
+    rss_mb,
+    wait_connected,
+)
+
+_LEASE = ("--lease-duration", "15", "--lease-renewal", "3")  # what an operator has unless it is told otherwise
+_CONVERGE_SECONDS, _PURGE_SECONDS = 900.0, 120.0
+
+
+def measure(size: Size, purges: int, idle: float) -> dict[str, float]:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgrove-operator-")))
+        plane = stack.enter_context(Plane.in_folder(folder / "plane"))
+        apply_crds(plane)
+        models = folder / "models"
+        models.mkdir()
+        # What it logs is of no interest unless something goes wrong.
+        with contextlib.redirect_stdout(sys.stderr):
+            first = stack.enter_context(operator(plane, folder / "op", models, *_LEASE, light=True))
+            second = Operator(token(plane), folder / "second", models, port=first.port, arguments=_LEASE, light=True)
+            try:
+                stack.enter_context(node_objects(plane, folder, size))
+                stack.enter_context(members(first, folder / "members", size))
+                wait_connected(first, size.nodes)
+                return _figures(plane, first, second, size, purges, idle, models)
+            finally:
+                if second.process is not None:
+                    second.process.kill()
+                    second.process.wait(30)
+
+
+def _figures(
+    plane: Plane, first: Operator, second: Operator, size: Size, purges: int, idle: float, models: Path
+) -> dict[str, float]:
+    api = Api(plane)
+    statuses = Statuses(api)
+    began = time.monotonic()
+    declare(api, size, models)
+    _tell(f"declared after {time.monotonic() - began:.1f} s")
+    ended = statuses.wait(lambda: statuses.ready() == size.namespaces, "all of them Ready", _CONVERGE_SECONDS)
+    converge = ended - began
+    _tell(f"converged after {converge:.1f} s")
+    acks = []
+    for number in range(purges):
+        asked = time.monotonic()
+        acks.append(_purged(api, statuses, number % size.namespaces, 1 + number // size.namespaces, size) - asked)
+    _tell(f"purges {[round(each, 2) for each in acks]}")
+    time.sleep(5)
+    writes = figure(first, "kvgrove_operator_api_writes_total")
+    time.sleep(idle)
+    writes = figure(first, "kvgrove_operator_api_writes_total") - writes
+    assert first.process is not None
+    rss = rss_mb(first.process.pid)
+    second.start()
+    time.sleep(10)
+    assert not second.leads()
+    first.process.kill()
+    first.process.wait(30)
+    killed = time.monotonic()
+    failover = _purged(api, statuses, 0, 99, size) - killed
+    acks.sort()
+    return {
+        "namespaces": size.namespaces,
+        "model_versions": size.models,
+        "nodes": size.nodes,
+        "converge_s": round(converge, 1),
+        "operator_rss_mb": round(rss, 1),
+        "purge_ack_p50_s": round(statistics.median(acks), 3),
+        "purge_ack_p99_s": round(acks[min(len(acks) - 1, int(len(acks) * 0.99))], 3),
+        "idle_writes_per_s": round(writes / idle, 3),
+        "failover_s": round(failover, 1),
+    }
+
+
+def _purged(api: Api, statuses: Statuses, number: int, epoch: int, size: Size) -> float:
+    """When that purge of that namespace is confirmed."""
+    path = namespace_path(number, size)
+    api.merge(path, {"spec": {"purge": {"epoch": epoch}}})
+    team, name = f"team-{number % size.teams}", path.rpartition("/")[2]
+    return statuses.wait(lambda: purged(statuses.of(team, name), epoch), f"the purge of {name}", _PURGE_SECONDS)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object (default: a line per figure)")
+    parser.add_argument("--namespaces", type=int, default=1000)
+    parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--purges", type=int, default=100)
+    parser.add_argument("--idle", type=float, default=60.0, metavar="SECONDS")
+    found = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    figures = measure(Size(found.namespaces, found.models, found.nodes), found.purges, found.idle)
+    if found.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:20} {value}")
+    return 0
