@@ -5,9 +5,9 @@ on this machine. It prints
 
 - ``converge_s``: from the first object that is created to the last namespace that is Ready as declared;
 - ``operator_rss_mb``: the most memory that the operator ever had (10^6 bytes);
-- ``purge_ack_p50_s``, ``purge_ack_p99_s``: from ``spec.purge.epoch`` being written to the status saying that every node
-  has confirmed, of one purge after the other;
-- ``idle_writes_per_s``: everything that the operator writes to the API server while nothing happens, its Lease included;
+- ``purge_ack_p50_s``, ``purge_ack_p99_s``: from ``spec.purge.epoch`` being written to the status saying that every
+  node has confirmed, of one purge after the other;
+- ``idle_writes_per_s``: all that the operator writes to the API server while nothing happens, its Lease included;
 - ``failover_s``: from the SIGKILL of the leader, with another one waiting, to a purge that was asked for right after it
   being confirmed by every node.
 """
@@ -20,10 +20,11 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path[1:1] = [str(ROOT / "tests" / "kube"), str(ROOT / "tests" / "support")]  # the rig is the tests' own
+for folder in ("support", "kube"):
+    sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / folder))  # the rig is the tests' own
 
 from conftest import apply_crds
 from controlplane.plane import Plane
@@ -61,20 +62,27 @@ def measure(size: Size, purges: int, idle: float) -> dict[str, float]:
                 stack.enter_context(node_objects(plane, folder, size))
                 stack.enter_context(members(first, folder / "members", size))
                 wait_connected(first, size.nodes)
-                return _figures(plane, first, second, size, purges, idle, models)
+                return _figures(Scene(Api(plane), first, second, size, models), purges, idle)
             finally:
                 if second.process is not None:
                     second.process.kill()
                     second.process.wait(30)
 
 
-def _figures(
-    plane: Plane, first: Operator, second: Operator, size: Size, purges: int, idle: float, models: Path
-) -> dict[str, float]:
-    api = Api(plane)
+@dataclass(frozen=True)
+class Scene:
+    api: Api
+    first: Operator
+    second: Operator
+    size: Size
+    models: Path
+
+
+def _figures(scene: Scene, purges: int, idle: float) -> dict[str, float]:
+    api, first, second, size = scene.api, scene.first, scene.second, scene.size
     statuses = Statuses(api)
     began = time.monotonic()
-    declare(api, size, models)
+    declare(api, size, scene.models)
     _tell(f"declared after {time.monotonic() - began:.1f} s")
     ended = statuses.wait(lambda: statuses.ready() == size.namespaces, "all of them Ready", _CONVERGE_SECONDS)
     converge = ended - began

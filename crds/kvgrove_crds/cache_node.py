@@ -12,7 +12,7 @@ from pydantic import Field
 from kvgrove_crds.base import API_VERSION, Resource, Spec, Status
 from kvgrove_crds.cel import Transition
 from kvgrove_crds.conditions import Conditions
-from kvgrove_crds.containers import ListMap, ListSet
+from kvgrove_crds.containers import ListSet, OwnedListMap
 from kvgrove_crds.names import DnsLabel, DnsName, FullGeneration
 
 Count = Annotated[int, Field(ge=0)]
@@ -91,7 +91,7 @@ class HeldNamespace(Status):
     """Its Kubernetes namespace."""
     name: DnsLabel
     """Its name."""
-    boots: Annotated[tuple[HeldBoot, ...], ListMap(16, key="bootId")] = ()
+    boots: Annotated[tuple[HeldBoot, ...], OwnedListMap(16, key="bootId")] = ()
     """Boots of the member whose lease has not been seen to end."""
     purge_counter: Counter = 0
     """Highest purge counter that the member has persisted."""
@@ -141,9 +141,9 @@ class CacheNodeStatus(Status):
     """When it was last heard, to the minute (so that idle nodes cause few writes)."""
     pool: PoolCapacity = PoolCapacity()
     """Pool bytes by tier."""
-    generations: Annotated[tuple[HeldGeneration, ...], ListMap(64, key="generation")] = ()
+    generations: Annotated[tuple[HeldGeneration, ...], OwnedListMap(64, key="generation")] = ()
     """Generations it has loaded."""
-    namespaces: Annotated[tuple[HeldNamespace, ...], ListMap(2048, key="uid")] = ()
+    namespaces: Annotated[tuple[HeldNamespace, ...], OwnedListMap(2048, key="uid")] = ()
     """Namespaces whose data it may hold."""
     summary: CacheNodeSummary = CacheNodeSummary()
     """Texts for kubectl's columns."""

@@ -90,8 +90,12 @@ class PlannerSocket:
 
     async def send(self, peer: bytes, message: ToMember) -> bool:
         """Whether ``message`` was handed to the transport; never waits."""
+        return await self.send_encoded(peer, TO_MEMBER.encode(message))
+
+    async def send_encoded(self, peer: bytes, message: bytes) -> bool:
+        """The same for what `TO_MEMBER` has encoded already: one message for many."""
         try:
-            await self._socket.send_multipart([peer, TO_MEMBER.encode(message)], zmq.DONTWAIT)
+            await self._socket.send_multipart([peer, message], zmq.DONTWAIT)
         except zmq.Again:
             self.counters.overflowed += 1
         except zmq.ZMQError as error:

@@ -82,14 +82,10 @@ class Declarations:
         resource = fleet.resource(uid)
         if resource is None or planned is None or self.declared is None:
             return None
-        plan = next((each for each in planned.namespaces if each.uid == uid), None)
+        plan = fleet.plan_of(uid)
         model = self.declared.models.get(plan.model if plan is not None else resource.spec.model_version_ref.name)
         daemons = fleet.daemons()
-        reports = {
-            node: next((each for each in view.report.namespaces if each.uid == uid), None)
-            for node, view in daemons.items()
-            if view.report is not None
-        }
+        reports = {node: view.namespace(uid) for node, view in daemons.items() if view.report is not None}
         nodes = self._placements.nodes(model)
         return NamespaceFacts(
             resource=resource,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvgrove_crds.base import Resource
 from kvgrove_crds.manifests import parse_manifest
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_crds.namespace import ModelVersionRef, PromptCacheNamespace, PromptCacheNamespaceSpec
@@ -63,6 +64,7 @@ class Reader:
         self._kube, self._settings, self._finalizer = kube, settings, finalizer
         self._config_maps: dict[texts.Name, dict[str, str] | None] = {}
         self._last: dict[str, PromptCacheNamespace] = {}
+        self._parsed: dict[str, tuple[Object, Resource]] = {}
         self._needed: set[texts.Name] = set()
 
     def config_map_changed(self, namespace: str, name: str) -> bool:
@@ -85,6 +87,7 @@ class Reader:
         live = [item for item in found if not _deleting(item)]
         namespaces = self._namespaces(live, problems)
         self._last = dict(namespaces)
+        self._parsed = {uid: self._parsed[uid] for uid in map(_uid, (*live, *found_models)) if uid in self._parsed}
         finalized = {_uid(item) for item in live if self._finalizer in item["metadata"].get("finalizers", ())}
         data = await self._texts(namespaces.values(), models.values())
         filled = {uid: texts.filled(each, data) for uid, each in namespaces.items() if uid in finalized or uid in known}
@@ -108,7 +111,7 @@ class Reader:
         for item in found:
             name = item["metadata"]["name"]
             try:
-                model = parse_manifest(_own_parts(item), source=f"ModelVersion {name}")
+                model = self._read_as_ours(item, f"ModelVersion {name}")
             except ManifestError as error:
                 problems.append(of_model(name, ConditionReason.INVALID_SPEC, _one_line(error)))
                 continue
@@ -121,7 +124,7 @@ class Reader:
         for item in found:
             uid, name = _uid(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
             try:
-                parsed = parse_manifest(_own_parts(item), source=f"PromptCacheNamespace {name}")
+                parsed = self._read_as_ours(item, f"PromptCacheNamespace {name}")
             except ManifestError as error:
                 message = f"{_one_line(error)}; what was in force for it stays, apply the CRDs of this release"
                 problems.append(of_namespace(name, ConditionReason.INVALID_SPEC, message))
@@ -130,6 +133,13 @@ class Reader:
             if isinstance(parsed, PromptCacheNamespace):
                 namespaces[uid] = parsed
         return namespaces
+
+    def _read_as_ours(self, item: Object, source: str) -> Resource:
+        """Most of a thousand objects are as they were a moment ago. Raises ManifestError."""
+        parts, known = _own_parts(item), self._parsed.get(_uid(item))
+        if known is None or known[0] != parts:
+            known = self._parsed[_uid(item)] = parts, parse_manifest(parts, source=source)
+        return known[1]
 
     def _desired_models(
         self, models: dict[str, ModelVersion], data: texts.Data, problems: list[PlanProblem]

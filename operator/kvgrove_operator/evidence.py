@@ -37,10 +37,11 @@ class Evidence:
         self._seal = b""
         self._erasures: dict[str, _Erasure] = {}
 
-    def issue(self, ids: Iterable[str], seal: bytes, holders: Iterable[Boot]) -> None:
+    def issue(self, ids: Iterable[str], seal: bytes, holders: Collection[Boot]) -> None:
         """These are asked for from now on, of ``holders`` and whoever joins them, under the secret of this seal."""
-        asked = dict.fromkeys(holders, EraseOutcome.PENDING)
-        self._erasures = {each: self._erasures.get(each) or _Erasure(dict(asked)) for each in ids}
+        self._erasures = {
+            each: self._erasures.get(each) or _Erasure(dict.fromkeys(holders, EraseOutcome.PENDING)) for each in ids
+        }
         if seal != self._seal:  # what daemons wrapped under another secret proves nothing any more
             self._seal = seal
             for erasure in self._erasures.values():

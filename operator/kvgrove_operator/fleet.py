@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Protocol
 
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_link.bodies import answer
@@ -18,7 +19,7 @@ from kvgrove_link.planner import PlannerCounters, PlannerSocket
 from kvgrove_operator import notices
 from kvgrove_operator.cache_nodes import Fleetwide
 from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
-from kvgrove_operator.keys import Key
+from kvgrove_operator.keys import Key, Kind
 from kvgrove_operator.kube import Forbidden, Unavailable
 from kvgrove_operator.member_events import (
     Effect,
@@ -39,17 +40,21 @@ from kvgrove_operator.members import MemberLedger, MemberView
 from kvgrove_operator.mint import SYSTEM_MINT
 from kvgrove_operator.node_book import NodeBook
 from kvgrove_operator.notices import Notices
-from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
+from kvgrove_operator.observed import Observer
+from kvgrove_operator.plan import Desired, Mint, Observed, Planned, plan
 from kvgrove_operator.plan_state import PlanState
 from kvgrove_operator.records import Records, fleetwide
 from kvgrove_operator.store import Store
 from kvgrove_protocol.control import (
     DAEMON,
+    TO_MEMBER,
     BodyRequest,
     Goodbye,
     Hello,
     LeaseGrant,
+    NamespacePlan,
     NodeReport,
+    Revision,
     ToPlanner,
 )
 from kvgrove_protocol.fence import Fence
@@ -58,6 +63,15 @@ log = logging.getLogger("kvgrove_operator")
 
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
+_LONGEST_PATIENCE, _HOLDERS_PER_SECOND = 30.0, 3_000
+_PLANNING_SHARE = 0.25
+"""Of the time, at most, goes into plans that follow what members report: many reports are one look."""
+
+
+class Changed(Protocol):
+    """Is told that an object looks different, and when that is soon enough to be looked at."""
+
+    def __call__(self, key: Key, *, delay: float = 0.0) -> None: ...
 
 
 class Fleet:
@@ -71,7 +85,7 @@ class Fleet:
         memory: Memory,
         store: Store,
         book: NodeBook,
-        changed: Callable[[Key], None],
+        changed: Changed,
         clock: Callable[[], float] = boottime,
         wall_clock: Callable[[], float] = time.time,
         mint: Mint = SYSTEM_MINT,
@@ -90,6 +104,10 @@ class Fleet:
         self._desired = Desired()
         self._observed = Observed()
         self._planned: Planned | None = None
+        self._plans: Mapping[str, NamespacePlan] = {}
+        self._resources: Mapping[str, PromptCacheNamespace] = {}
+        self._encoded: dict[str, tuple[Revision, bytes]] = {}
+        self._observer, self._news = Observer(), asyncio.Event()
         self._present: Collection[str] = ()
         self._turn = asyncio.Lock()
 
@@ -122,6 +140,7 @@ class Fleet:
         """
         async with self._turn:
             self._desired, self._seen, self._present = desired, seen, frozenset(present)
+            self._resources = {each.metadata.uid or "": each for each in desired.namespaces}
             await self._plan(self._observe())
 
     async def member_gone(self, member: str) -> None:
@@ -145,8 +164,20 @@ class Fleet:
                 await self._step(Tick(self._clock()))
                 for member in before - {view.hello.member for view in self._ledger.members}:
                     self._tell_of(member)
-                await self._replan()
                 self._tell(self._notices.invalidations(self._ledger, self._state))
+            self._news.set()
+
+    async def keep_planning(self) -> None:
+        """Plan again for ever where the fleet says something that plans depend on, and for no more than a share of the
+        time: a hundred members that report at once are one look.
+        """
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            began = self._clock()
+            async with self._turn:
+                await self._replan()
+            await asyncio.sleep((self._clock() - began) * (1 / _PLANNING_SHARE - 1))
 
     async def _take(self, peer: bytes, message: ToPlanner) -> None:
         now = self._clock()
@@ -157,27 +188,31 @@ class Fleet:
                 self._records.met(member, message.role)
                 await self._step(HelloReceived(now, peer, message))
                 self._tell_of(member)
-                await self._replan()
+                self._news.set()
             case NodeReport():
                 await self._step(ReportReceived(now, peer, message))
-                await self._reported(peer, message)
+                self._reported(peer, message)
             case Goodbye():
-                gone = next((view.hello.member for view in self._ledger.members if view.peer == peer), None)
+                gone = self._ledger.view_of(peer)
                 await self._step(GoodbyeReceived(now, peer))
                 if gone is not None:
-                    self._tell_of(gone)
-                await self._replan()
+                    self._tell_of(gone.hello.member)
+                self._news.set()
             case BodyRequest():
-                known = any(view.peer == peer for view in self._ledger.members)
-                if known and self._planned is not None:
+                if self._ledger.view_of(peer) is not None and self._planned is not None:
                     await self._socket.send(peer, answer(message, self._planned.bodies))
 
-    async def _reported(self, peer: bytes, report: NodeReport) -> None:
-        view = next((view for view in self._ledger.members if view.peer == peer), None)
+    def _reported(self, peer: bytes, report: NodeReport) -> None:
+        view = self._ledger.view_of(peer)
         if view is None or view.report is not report:
             return
-        if self._tell(self._notices.report(view.hello.member, report, self._state, self._desired)):
-            await self._replan()
+        keys = self._notices.report(view.hello.member, report, self._state, self._desired)
+        for key in keys:
+            self._changed(key, delay=self._patience() if key.kind is Kind.NODE else 0.0)
+        if keys:
+            self._news.set()
+            # What everybody waits for: whether the newest fence is in force everywhere.
+            self._tell(self._notices.invalidations(self._ledger, self._state))
 
     async def _step(self, event: Event) -> None:
         for effect in self._ledger.step(event):
@@ -193,11 +228,19 @@ class Fleet:
             case Send(peer=peer, message=message):
                 await self._socket.send(peer, message)
             case SendPlan():
-                if self._planned is not None:
-                    plan_of = self._planned.for_member(effect.role, nodes=effect.nodes, revision=effect.revision)
-                    await self._socket.send(effect.peer, plan_of)
+                await self._send_plan(effect)
             case Outranked(term=term):
                 raise Outdated(term)
+
+    async def _send_plan(self, effect: SendPlan) -> None:
+        """All members of one role get the same under one revision, so that it is encoded once."""
+        if self._planned is None:
+            return
+        known = self._encoded.get(effect.role)
+        if known is None or known[0] != effect.revision:
+            message = self._planned.for_member(effect.role, nodes=effect.nodes, revision=effect.revision)
+            known = self._encoded[effect.role] = effect.revision, TO_MEMBER.encode(message)
+        await self._socket.send_encoded(effect.peer, known[1])
 
     async def _durable(self, write: Callable[[], Awaitable[None]]) -> None:
         """Waits for an API server that is away, in its turn: what rests on the fact is not sent before it is durable.
@@ -232,6 +275,7 @@ class Fleet:
             await self._durable(lambda: self._store.save(planned.state))
             self._state = planned.state
         self._planned = planned
+        self._plans = {each.uid: each for each in planned.namespaces}
         if before is None or not planned.same_plan(before):
             self.counters.plans += 1
             await self._step(PlanIssued(self._clock(), planned.issued()))
@@ -240,7 +284,15 @@ class Fleet:
     def _observe(self) -> Observed:
         erased = [uid for uid in self._state.removed if uid not in self._present and self._ledger.erased(uid)]
         proofs = self._ledger.complete_proofs(uid for uid, held in self._state.namespaces.items() if held.erasures)
-        return with_fences(observe(self._ledger.members, erased, proofs), self._recorded_fences, self._seen)
+        observed = self._observer.observe(self._ledger.members, erased, proofs)
+        return with_fences(observed, self._recorded_fences, self._seen)
+
+    def _patience(self) -> float:
+        """Seconds before a member's news goes on record, where nothing rests on it.
+
+        A CacheNode tells all that its member holds: in a large fleet a purge would write all of it a hundred times.
+        """
+        return min(_LONGEST_PATIENCE, len(self._state.namespaces) * len(self._ledger.members) / _HOLDERS_PER_SECOND)
 
     def _tell(self, keys: Iterable[Key]) -> bool:
         """Whether there was anything to tell."""
@@ -272,7 +324,11 @@ class Fleet:
 
     def resource(self, uid: str) -> PromptCacheNamespace | None:
         """The namespace as it is planned: not as it may have been declared since."""
-        return next((each for each in self._desired.namespaces if each.metadata.uid == uid), None)
+        return self._resources.get(uid)
+
+    def plan_of(self, uid: str) -> NamespacePlan | None:
+        """What is in force for the namespace; None: nothing can serve it."""
+        return self._plans.get(uid)
 
     @property
     def desired(self) -> Desired:
@@ -297,14 +353,12 @@ class Fleet:
     # -- CacheNodes ----------------------------------------------------------------------------------------------------
 
     async def write_node(self, member: str) -> None:
-        """Bring the member's CacheNode up to date, if that tells anybody anything."""
-        async with self._turn:
-            await self._records.refresh(member, self._ledger, self._around())
+        """Bring the member's CacheNode up to date, if that tells anybody anything. The fleet goes on meanwhile."""
+        await self._records.refresh(member, self._ledger, self._around())
 
     async def forget_node(self, member: str) -> bool:
         """Delete the CacheNode of a member that is not there and holds nothing; whether that was so."""
-        async with self._turn:
-            return await self._records.forget(member, self._ledger)
+        return await self._records.forget(member, self._ledger)
 
     def _around(self) -> Fleetwide:
         models = self._planned.models if self._planned is not None else ()

@@ -47,7 +47,16 @@ from kvgrove_operator.member_events import (
 )
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.standing import Standing
-from kvgrove_protocol.control import DAEMON, Hello, LeaseGrant, NodeEndpoint, NodeReport, Refused, Revision
+from kvgrove_protocol.control import (
+    DAEMON,
+    Hello,
+    LeaseGrant,
+    NamespaceReport,
+    NodeEndpoint,
+    NodeReport,
+    Refused,
+    Revision,
+)
 
 __all__ = ["Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
 
@@ -70,6 +79,15 @@ class MemberView:
     report: NodeReport | None = None
     sent: Revision | None = None
     sent_at: float = -inf
+    _index: tuple[NodeReport, dict[str, NamespaceReport]] | None = None
+
+    def namespace(self, uid: str) -> NamespaceReport | None:
+        """What it reported last of the namespace."""
+        if self.report is None:
+            return None
+        if self._index is None or self._index[0] is not self.report:
+            self._index = self.report, {each.uid: each for each in self.report.namespaces}
+        return self._index[1].get(uid)
 
     @property
     def applied(self) -> Revision:
@@ -106,9 +124,21 @@ class MemberLedger:
         """Who is connected, by name."""
         return tuple(self._members[name] for name in sorted(self._members))
 
-    def records(self) -> tuple[MemberRecord, ...]:
-        """All durable records as they are to be now."""
-        return self._holders.records()
+    def view(self, member: str) -> MemberView | None:
+        """The member of that name, if it is connected."""
+        return self._members.get(member)
+
+    def view_of(self, peer: bytes) -> MemberView | None:
+        """The member that this connection speaks for."""
+        return self._members.get(self._names.get(peer, ""))
+
+    def records(self, member: str | None = None) -> tuple[MemberRecord, ...]:
+        """The durable records as they are to be now, of one member or of all."""
+        return self._holders.records(member)
+
+    def recorded(self) -> tuple[str, ...]:
+        """Members of which there are records, by name."""
+        return self._holders.members()
 
     def invalidation(self, uid: str) -> Invalidation | None:
         """How the newest fence of ``uid`` stands; None for a namespace that is neither planned nor held."""

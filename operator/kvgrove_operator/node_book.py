@@ -25,7 +25,8 @@ class NodeBookDamaged(Terminal):
 class _Held:
     version: str
     """resourceVersion of the last write; a write names it, so that it fails once another leader has written."""
-    status: CacheNodeStatus | None
+    status: bytes
+    """As it was written, in JSON: of a large fleet these are many, and seldom read. Empty: none yet."""
 
 
 class NodeBook:
@@ -41,7 +42,7 @@ class NodeBook:
     def status(self, member: str) -> CacheNodeStatus | None:
         """As it was written last."""
         held = self._written.get(member)
-        return held.status if held is not None else None
+        return _read(held.status) if held is not None and held.status else None
 
     async def load(self) -> list[CacheNode]:
         """All of them. Raises NodeBookDamaged: what may hold old data must not be guessed."""
@@ -56,19 +57,19 @@ class NodeBook:
                     "release, or restore the object from a backup"
                 ) from None
             nodes.append(node)
-            self._written[node.name] = _Held(found["metadata"]["resourceVersion"], node.status)
+            self._written[node.name] = _Held(found["metadata"]["resourceVersion"], _kept(node.status))
         return nodes
 
     async def write(self, member: str, role: str, status: CacheNodeStatus) -> None:
         """Durable on return. Raises StoreTaken where another leader has written the object."""
         held = self._written.get(member)
         if held is None:
-            held = self._written[member] = _Held(await self._make(member, role), None)
+            held = self._written[member] = _Held(await self._make(member, role), b"")
         try:
             written = await self._write(member, held.version, status)
         except (Conflict, NotFound):
             written = await self._write(member, await self._settle(member, role, held, status), status)
-        self._written[member] = _Held(written["metadata"]["resourceVersion"], status)
+        self._written[member] = _Held(written["metadata"]["resourceVersion"], _kept(status))
 
     async def _make(self, member: str, role: str) -> str:
         """Its resourceVersion."""
@@ -95,7 +96,7 @@ class NodeBook:
         found = await self._kube.get(paths.cache_node(member))
         if found is None:  # somebody deleted it: what it says is as true as before
             return await self._make(member, role)
-        if _parsed(found).status not in (held.status, status):
+        if _kept(_parsed(found).status) not in (held.status, _kept(status)):
             raise StoreTaken(f"CacheNode {member} was written by another operator; this one starts anew")
         return str(found["metadata"]["resourceVersion"])  # a label was written, or our own answer was lost
 
@@ -105,6 +106,14 @@ class NodeBook:
         if found is not None:
             await self._kube.delete(paths.cache_node(member), uid=found["metadata"]["uid"])
         self._written.pop(member, None)
+
+
+def _kept(status: CacheNodeStatus | None) -> bytes:
+    return status.model_dump_json(by_alias=True, exclude_none=True).encode() if status is not None else b""
+
+
+def _read(kept: bytes) -> CacheNodeStatus:
+    return CacheNodeStatus.model_validate_json(kept, by_alias=True, by_name=False)
 
 
 def _parsed(found: Mapping[str, Any]) -> CacheNode:

@@ -10,15 +10,17 @@ from kvgrove_operator.holders import Invalidation
 from kvgrove_operator.keys import MEMBERS, WORKLOADS, Key, Kind
 from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.plan import Desired, Planned
+from kvgrove_operator.plan_problems import model_object, namespace_object
 from kvgrove_operator.plan_state import NamespaceState, PlanState
-from kvgrove_protocol.control import ModelReport, NamespaceReport, NodeReport, Revision
+from kvgrove_protocol.control import ModelReport, NamespaceReport, NodeReport
 from kvgrove_protocol.receipts import Receipt
 
 
 class _Said(NamedTuple):
     """Of a member's report, what plans and statuses depend on."""
 
-    applied: Revision
+    term: int
+    """Of the plan that it has applied. That it applied a later one of the term is told by its fences."""
     models: list[ModelReport]
     namespaces: list[NamespaceReport]
     receipts: list[Receipt]
@@ -39,13 +41,13 @@ class Notices:
 
     def report(self, member: str, report: NodeReport, state: PlanState, desired: Desired) -> list[Key]:
         """Empty where the report says nothing new: then there is nothing to plan either."""
-        said = _Said(report.applied, report.models, report.namespaces, report.receipts)
+        said = _Said(report.applied.term, report.models, report.namespaces, report.receipts)
         before = self._said.get(member)
         if said == before:
             return []
         self._said[member] = said
         keys = [Key(Kind.NODE, member)]
-        if before is None or before.models != said.models or before.applied != said.applied:
+        if before is None or before.models != said.models or before.term != said.term:
             return [*keys, *everything(state, desired)]
         known = {each.uid: each for each in before.namespaces}
         changed = [each.uid for each in said.namespaces if known.get(each.uid) != each]
@@ -65,10 +67,23 @@ class Notices:
 
 
 def plan(before: Planned | None, planned: Planned, desired: Desired) -> Iterator[Key]:
-    """A plan follows ``before``."""
-    if before is None or planned.state != before.state or planned.problems != before.problems:
+    """A plan follows ``before``: the objects whose state, plan or problems it changes."""
+    if before is None or planned.state.models != before.state.models or planned.models != before.models:
         yield WORKLOADS
         yield from everything(planned.state, desired)
+        return
+    objects = {problem.object for problem in {*planned.problems} ^ {*before.problems}}
+    held, earlier = _held(planned.state), _held(before.state)
+    plans, earlier_plans = ({each.uid: each for each in one.namespaces} for one in (planned, before))
+    for uid in sorted(held.keys() | earlier.keys()):
+        if held.get(uid) != earlier.get(uid) or plans.get(uid) != earlier_plans.get(uid):
+            yield Key(Kind.NAMESPACE, (held.get(uid) or earlier[uid]).name)
+    for each in desired.namespaces:
+        if namespace_object(each.api_name) in objects:
+            yield Key(Kind.NAMESPACE, each.api_name)
+    for model in desired.models:  # any namespace may have begun or ceased to use one
+        if held != earlier or model_object(model.resource.name) in objects:
+            yield Key(Kind.MODEL, model.resource.name)
 
 
 def everything(state: PlanState, desired: Desired) -> Iterator[Key]:

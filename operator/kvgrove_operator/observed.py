@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvgrove_operator.coming import ComingWarmth
 from kvgrove_operator.members import MemberView
 from kvgrove_operator.plan_state import Proof
-from kvgrove_protocol.control import DAEMON, GenerationReport, ModelReport
+from kvgrove_protocol.control import DAEMON, GenerationReport, Hello, ModelReport, NodeReport
 from kvgrove_protocol.fence import Fence
 
 READY = "ready"
@@ -49,32 +49,69 @@ def observe(
     members: Iterable[MemberView], erased: Collection[str] = (), proofs: Mapping[str, Proof] | None = None
 ) -> Observed:
     """What ``members`` said last: in their Hello and in their latest report."""
-    daemons: set[str] = set()
-    models: dict[str, dict[str, ModelReport]] = {}
-    fences: dict[str, Fence] = {}
-    coming: dict[str, dict[str, ComingWarmth]] = {}
-    beside: dict[str, dict[str, Beside]] = {}
-    for view in members:
-        for uid, counter in view.hello.epochs_seen.items():
+    return Observer().observe(members, erased, proofs)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What one member said, as far as plans depend on it."""
+
+    hello: Hello
+    report: NodeReport | None
+    coming: Mapping[str, ComingWarmth]
+    beside: Mapping[str, Beside]
+
+
+class Observer:
+    """The same for one who asks often: each report is read once, and the highest counters stay known."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, _Read] = {}
+        self._fences: dict[str, Fence] = {}
+
+    def observe(
+        self, members: Iterable[MemberView], erased: Collection[str] = (), proofs: Mapping[str, Proof] | None = None
+    ) -> Observed:
+        daemons: set[str] = set()
+        models: dict[str, dict[str, ModelReport]] = {}
+        coming: dict[str, dict[str, ComingWarmth]] = {}
+        beside: dict[str, dict[str, Beside]] = {}
+        before, self._read = self._read, {}
+        for view in members:
+            member, known = view.hello.member, before.get(view.hello.member)
+            if known is None or known.hello is not view.hello or known.report is not view.report:
+                known = self._take(view)
+            self._read[member] = known
+            for uid, warmth in known.coming.items():
+                coming.setdefault(uid, {})[member] = warmth
+            for uid, generations in known.beside.items():
+                beside.setdefault(uid, {})[member] = generations
+            if view.hello.role == DAEMON:
+                daemons.add(member)
+                for model in view.report.models if view.report is not None else ():
+                    models.setdefault(model.name, {})[member] = model
+        for uid in erased:
+            self._fences.pop(uid, None)  # nobody can come back with it any more
+        fences = dict(self._fences)
+        return Observed(frozenset(daemons), models, fences, coming, beside, frozenset(erased), proofs or {})
+
+    def _take(self, view: MemberView) -> _Read:
+        hello, fences = view.hello, self._fences
+        coming: dict[str, ComingWarmth] = {}
+        beside: dict[str, Beside] = {}
+        for uid, counter in hello.epochs_seen.items():
             fences[uid] = _higher(fences.get(uid), Fence(counter, 0, 0))
-        if view.hello.role == DAEMON:
-            daemons.add(view.hello.member)
-        if view.report is None:
-            continue
-        for namespace in view.report.namespaces:
-            fences[namespace.uid] = _higher(fences.get(namespace.uid), namespace.fence)
+        for namespace in view.report.namespaces if view.report is not None else ():
+            known = fences.get(namespace.uid)
+            if known is None or not known.covers(namespace.fence):
+                fences[namespace.uid] = _higher(known, namespace.fence)
             if namespace.coming:
                 warmth = ComingWarmth(frozenset(namespace.coming), namespace.coming_ready, namespace.coming_wanted)
-                coming.setdefault(namespace.uid, {})[view.hello.member] = warmth
+                coming[namespace.uid] = warmth
             if namespace.generations:
-                hello = view.hello
                 source = f"{hello.member}/{hello.boot}"
-                found = Beside(hello.role, source, namespace.fence, namespace.generations)
-                beside.setdefault(namespace.uid, {})[hello.member] = found
-        if view.hello.role == DAEMON:
-            for model in view.report.models:
-                models.setdefault(model.name, {})[view.hello.member] = model
-    return Observed(frozenset(daemons), models, fences, coming, beside, frozenset(erased), proofs or {})
+                beside[namespace.uid] = Beside(hello.role, source, namespace.fence, namespace.generations)
+        return _Read(hello, view.report, coming, beside)
 
 
 def _higher(one: Fence | None, other: Fence) -> Fence:

@@ -4,6 +4,7 @@ Nothing here depends on what happened before, and doing it twice changes nothing
 from pure modules, what is done is done by `fleet`, `objects` and `placements`.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -98,8 +99,12 @@ class Reconciler:
     async def _plan(self) -> None:
         self._refuse_unwatched()
         declared = await self._reader.read(self._fleet.state.namespaces)
-        for held in declared.unfinalized:
-            await self._objects.add_finalizer(path_of(held), held)
+        done = await asyncio.gather(
+            *(self._objects.add_finalizer(path_of(held), held) for held in declared.unfinalized), return_exceptions=True
+        )
+        for problem in done:
+            if isinstance(problem, BaseException):
+                raise problem
         await self._fleet.apply(declared.desired, declared.seen, declared.present)
         before, self._declarations.declared = self._declarations.declared, declared
         if declared.unfinalized:

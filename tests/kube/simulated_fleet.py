@@ -1,4 +1,4 @@
-"""A large fleet for one operator: Nodes that are objects only, members that are real links only, objects by the hundred.
+"""A large fleet for one operator: Nodes that are objects only, members that are real links only, many declarations.
 
 What is measured is what people see: the statuses, as a watch tells them, and the operator's own figures.
 """

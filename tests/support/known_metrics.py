@@ -78,7 +78,8 @@ def _operator() -> OperatorMetrics:
     workers: Any = SimpleNamespace(counters=WorkCounters(), planned_at=0.0)
     queue: Any = type("Queue", (list,), {"refused": 0})()
     objects: Any = SimpleNamespace(status_writes=0)
-    return OperatorMetrics(fleet, queue, workers, objects, {})
+    kube: Any = SimpleNamespace(writes=0)
+    return OperatorMetrics(fleet, queue, workers, objects, kube, statuses={})
 
 
 def series_in(text: str) -> set[str]:

@@ -46,10 +46,27 @@ def test_a_namespace_that_is_reported_otherwise_is_looked_at_and_no_other() -> N
     assert later == [NODE, A]
 
 
-def test_another_model_state_or_plan_concerns_everything() -> None:
-    _, later, newer = told(report(1), report(2, state="failed"), report(3, state="failed", applied=Revision(1, 2)))
+def test_another_model_state_or_leader_concerns_everything_and_another_plan_of_it_nobody() -> None:
+    _, later, newer, other = told(
+        report(1),
+        report(2, state="failed"),
+        report(3, state="failed", applied=Revision(1, 2)),
+        report(4, state="failed", applied=Revision(2, 1)),
+    )
     assert set(later) == {NODE, A, B, M}
-    assert set(newer) == {NODE, A, B, M}
+    assert newer == [], "what it enforces now is told by its fences"
+    assert set(other) == {NODE, A, B, M}
+
+
+def test_a_plan_concerns_the_namespaces_that_it_changes_and_no_others() -> None:
+    planning, desired = Planning(), Desired((model(),), (namespace("a"), namespace("b")))
+    first = planning(*desired.namespaces, observed=ready("m1"))
+    purged = planning(namespace("a", purge={"epoch": 2}), namespace("b"), observed=ready("m1"))
+    assert set(notices.plan(first, purged, desired)) == {A, M}
+    gone = planning(namespace("b"), observed=ready("m1"))
+    assert A in set(notices.plan(purged, gone, desired))
+    refused = planning(namespace("b", aliases=["x"]), namespace("c", aliases=["x"]), observed=ready("m1"))
+    assert {B, Key(Kind.NAMESPACE, "team/c")} <= set(notices.plan(gone, refused, desired))
 
 
 def test_a_plan_that_changes_nothing_concerns_nobody() -> None:
