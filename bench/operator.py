@@ -3,13 +3,13 @@
 ``python bench/operator.py --json``
 """
 
+import os
 import sys
 
 if __name__ == "operator":
     # Somebody beside this file asked for Python's own module of that name, which it hides from them.
-    beside = __file__.rpartition("/")[0]
-    kept = sys.path[:]
-    sys.path[:] = [each for each in kept if each not in ("", beside)]
+    beside, kept = os.path.realpath(os.path.dirname(__file__)), sys.path[:]
+    sys.path[:] = [each for each in kept if os.path.realpath(each) != beside]
     del sys.modules["operator"]
     import operator
 

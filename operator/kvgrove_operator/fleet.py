@@ -1,8 +1,8 @@
 """The operator's end of the fleet link: the shell around planning and around the ledger of members.
 
-One event at a time, the effects of each carried out in order, and every fact durable before anyone is told of it. It
-decides nothing itself, and knows nothing of how objects are watched or statuses written. Whoever needs to look at an
-object again because of what happened here is told its key.
+One event at a time, the effects of each carried out in order, and every fact durable before anyone is told what rests
+on it. It decides nothing itself, and knows nothing of how objects are watched or statuses written. Whoever needs to
+look at an object again because of what happened here is told its key.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from kvgrove_operator.cache_nodes import Fleetwide
 from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
 from kvgrove_operator.keys import Key, Kind
 from kvgrove_operator.kube import Forbidden, Unavailable
+from kvgrove_operator.lanes import Lanes
 from kvgrove_operator.member_events import (
     Effect,
     Event,
@@ -63,6 +64,7 @@ log = logging.getLogger("kvgrove_operator")
 
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
+_LONGEST_LULL, _LOOKS_PER_SECOND = 2.0, 500
 _LONGEST_PATIENCE, _HOLDERS_PER_SECOND = 30.0, 3_000
 _PLANNING_SHARE = 0.25
 """Of the time, at most, goes into plans that follow what members report: many reports are one look."""
@@ -99,6 +101,7 @@ class Fleet:
         self._seen: Mapping[str, Fence] = {}
         self._records, self._notices = Records(book, memory.nodes), Notices()
         self._store, self._changed = store, changed
+        self._lanes = Lanes(self._record)
         self._clock, self._wall_clock, self._mint = clock, wall_clock, mint
         self._until = float("-inf")
         self._desired = Desired()
@@ -154,6 +157,10 @@ class Fleet:
             peer, message = await self._socket.receive()
             async with self._turn:
                 await self._take(peer, message)
+
+    async def keep_records(self) -> None:
+        """Put on record for ever what grants wait for. Raises StoreTaken where another writes the records."""
+        await self._lanes.run()
 
     async def keep_time(self) -> None:
         """Draw the consequences of time for ever: leases that end, members that fall silent, texts that are due."""
@@ -211,8 +218,6 @@ class Fleet:
             self._changed(key, delay=self._patience() if key.kind is Kind.NODE else 0.0)
         if keys:
             self._news.set()
-            # What everybody waits for: whether the newest fence is in force everywhere.
-            self._tell(self._notices.invalidations(self._ledger, self._state))
 
     async def _step(self, event: Event) -> None:
         for effect in self._ledger.step(event):
@@ -221,16 +226,25 @@ class Fleet:
     async def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Persist(member=member):
-                self.counters.persists += 1
-                await self._durable(lambda: self._records.write(member, self._ledger, self._around()))
-            case Send(message=LeaseGrant()) if self._clock() >= self._until:
-                return  # what it rests on became durable too late: another may lead who has not read it
+                self._lanes.record(member)
+            case Send(peer=peer, message=LeaseGrant() as grant):
+                view = self._ledger.view_of(peer)
+                if view is not None:
+                    await self._lanes.deliver(view.hello.member, lambda: self._send_grant(peer, grant))
             case Send(peer=peer, message=message):
                 await self._socket.send(peer, message)
             case SendPlan():
                 await self._send_plan(effect)
             case Outranked(term=term):
                 raise Outdated(term)
+
+    async def _record(self, member: str) -> None:
+        self.counters.persists += 1
+        await self._durable(lambda: self._records.write(member, self._ledger, self._around()))
+
+    async def _send_grant(self, peer: bytes, grant: LeaseGrant) -> None:
+        if self._clock() < self._until:  # else it became durable too late: another may lead who has not read it
+            await self._socket.send(peer, grant)
 
     async def _send_plan(self, effect: SendPlan) -> None:
         """All members of one role get the same under one revision, so that it is encoded once."""
@@ -243,7 +257,7 @@ class Fleet:
         await self._socket.send_encoded(effect.peer, known[1])
 
     async def _durable(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Waits for an API server that is away, in its turn: what rests on the fact is not sent before it is durable.
+        """Waits for an API server that is away: what rests on the fact is not sent before it is durable.
 
         Members serve on meanwhile, and cold once their leases have run out.
         """
@@ -294,13 +308,12 @@ class Fleet:
         """
         return min(_LONGEST_PATIENCE, len(self._state.namespaces) * len(self._ledger.members) / _HOLDERS_PER_SECOND)
 
-    def _tell(self, keys: Iterable[Key]) -> bool:
-        """Whether there was anything to tell."""
-        told = False
-        for key in keys:
-            self._changed(key)
-            told = True
-        return told
+    def _tell(self, keys: Iterable[Key]) -> None:
+        """Of many namespaces at once it is soon enough to look when no more is heard for a moment."""
+        told = [*keys]
+        delay = min(_LONGEST_LULL, len(told) / _LOOKS_PER_SECOND)
+        for key in told:
+            self._changed(key, delay=delay if key.kind is Kind.NAMESPACE else 0.0)
 
     def _tell_of(self, member: str) -> None:
         self._tell(self._notices.member(member, self._state, self._desired))

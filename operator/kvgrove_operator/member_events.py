@@ -1,7 +1,8 @@
 """What happens to the ledger of members, and what it wants done.
 
 Events carry ``now``: seconds of the planner's own CLOCK_BOOTTIME at the moment the event is handled. Effects are to be
-carried out in their order, each before the next is begun.
+carried out in their order, each before the next is begun; where the records of one member are slow to write, only what
+goes to that member has to wait for them.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,14 @@ from kvgrove_operator.kube import Kube, Object
 FINALIZER: Final = "kvgrove.dev/evidence"
 """Keeps a namespace until everything of it is erased, and a ModelVersion while it is used."""
 
-_EVENTFUL: Final = ("Ready", "Stalled", "DigestsVerified", "InvalidationComplete", "ErasureVerified")
+_EVENTFUL: Final = {
+    "Ready": "False",
+    "Stalled": "False",
+    "DigestsVerified": "Unknown",
+    "InvalidationComplete": "True",
+    "ErasureVerified": "True",
+}
+"""Conditions that people wait for -> what they are before anything has happened: to begin so is no transition."""
 _NOTE = 1024
 
 
@@ -48,7 +55,8 @@ class Objects:
         self.status_writes += 1
         known = {condition.type: condition.status for condition in before}
         for condition in after:
-            turned = condition.type in _EVENTFUL and known.get(condition.type, "Unknown") != condition.status
+            usual = _EVENTFUL.get(condition.type)
+            turned = usual is not None and known.get(condition.type, usual) != condition.status
             if turned or condition.type == announced:
                 await self._event(held, condition)
 

@@ -101,6 +101,7 @@ class Session:
                     group.create_task(self._leadership.keep(fleet.lead)),
                     group.create_task(fleet.serve()),
                     group.create_task(fleet.keep_time()),
+                    group.create_task(fleet.keep_records()),
                     group.create_task(fleet.keep_planning()),
                     *([group.create_task(self._keys.keep())] if self._keys is not None else []),
                     group.create_task(workers.run(Work(reconciler.reconcile, reconciler.everything, troubled))),

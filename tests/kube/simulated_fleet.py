@@ -95,12 +95,19 @@ class Statuses:
     def wait(self, reached: Callable[[], bool], what: str, seconds: float) -> float:
         """When it was reached (monotonic)."""
         with self._news:
-            assert self._news.wait_for(reached, seconds), f"never came: {what}"
+            assert self._news.wait_for(reached, seconds), f"never came: {what}; {self._waiting()}"
         return time.monotonic()
 
     def ready(self) -> int:
         """How many are Ready as declared."""
         return sum(_ready(each) for each in self._known.values())
+
+    def _waiting(self) -> str:
+        """Why one of those that are not Ready is not."""
+        found = next((each for each in self._known.values() if not _ready(each)), {})
+        conditions = found.get("status", {}).get("conditions", ())
+        said = [f"{each['reason']} {each['message']}" for each in conditions if each["type"] in ("Ready", "Warm")]
+        return f"{self.ready()} of {len(self._known)} are Ready, another says {said}"
 
     def _follow(self) -> None:
         for line in self._api.lines(f"{GROUP}/promptcachenamespaces?watch=true"):
