@@ -6,11 +6,13 @@ import click
 
 from kvgrove_cli import console
 from kvgrove_cli.commands import (
+    cluster,
     demo,
     estimate,
     explain,
     keys,
     link_keys,
+    rollout,
     savings,
     simulate,
     status,
@@ -32,6 +34,9 @@ for command in (
     explain.explain,
     keys.keys,
     link_keys.link_keys,
+    cluster.nodes,
+    cluster.purge,
+    rollout.rollout,
     savings.savings,
     simulate.simulate,
     status.status,

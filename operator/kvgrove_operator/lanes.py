@@ -67,7 +67,7 @@ class Lanes:
             deliver = lane.held if lane.held_for <= lane.written else None
             if deliver is not None:
                 lane.held = None
-            if lane.written == lane.wanted:
+            if lane.written == lane.wanted and self._lanes.get(member) is lane:
                 del self._lanes[member]
             if deliver is not None:
                 await deliver()

@@ -91,10 +91,12 @@ class Operator:
 
 
 @contextmanager
-def operator(plane: Plane, work: Path, models: Path, *arguments: str, light: bool = False) -> Iterator[Operator]:
+def operator(
+    plane: Plane, work: Path, models: Path, *arguments: str, light: bool = False, port: int | None = None
+) -> Iterator[Operator]:
     """One with the rights of ``operator/manifests/cluster-wide``, and nothing more."""
     apply(plane, "-f", str(MANIFESTS / "cluster-wide" / "rbac.yaml"))
-    running = Operator(token(plane), work, models, arguments=arguments, light=light)
+    running = Operator(token(plane), work, models, port or free_port(), arguments=arguments, light=light)
     running.start()
     try:
         yield running

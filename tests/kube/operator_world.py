@@ -41,15 +41,16 @@ class World:
     op: Operator
     folder: Path
 
-    def declare(self, model: str = "m1", epoch: int = 1) -> None:
-        apply(self.plane, "-f", "-", stdin=NAMESPACE.format(model=model, epoch=epoch))
+    def declare(self, model: str = "m1", epoch: int = 1, name: str = "bot") -> None:
+        text = NAMESPACE.format(model=model, epoch=epoch).replace("name: bot", f"name: {name}")
+        apply(self.plane, "-f", "-", stdin=text)
 
     def delete(self, kind: str, name: str) -> None:
         done = self.plane.kubectl("delete", kind, name, "--wait=false")
         assert done.returncode == 0, done.stderr
 
-    def status(self) -> dict[str, Any]:
-        return dict(self.plane.get("pcn", "bot").get("status", {}))
+    def status(self, name: str = "bot") -> dict[str, Any]:
+        return dict(self.plane.get("pcn", name).get("status", {}))
 
     def is_gone(self, kind: str, name: str) -> bool:
         return "NotFound" in self.plane.kubectl("get", kind, name).stderr
@@ -64,13 +65,15 @@ class World:
 
 
 @contextmanager
-def world(plane: Plane, folder: Path) -> Iterator[World]:
+def world(plane: Plane, folder: Path, *arguments: str, port: int | None = None) -> Iterator[World]:
+    """``arguments``, ``port``: of the operator."""
     apply_crds(plane)
     models = folder / "models"
     models.mkdir()
     made = plane.kubectl("create", "configmap", "texts", "--from-literal=support=You help people with bicycles.")
     assert made.returncode == 0, made.stderr
-    with nodes(plane, folder / "nodes", *NODES) as agent, operator(plane, folder / "op", models, light=True) as op:
+    running = operator(plane, folder / "op", models, *arguments, light=True, port=port)
+    with nodes(plane, folder / "nodes", *NODES) as agent, running as op:
         for name in ("m1", "m2"):
             apply(plane, "-f", "-", stdin=MODEL.format(name=name, models=models))
         here = World(plane, agent, op, folder)
@@ -83,8 +86,8 @@ def complete(status: dict[str, Any]) -> bool:
     return any(each["type"] == "InvalidationComplete" and each["status"] == "True" for each in status["conditions"])
 
 
-def uid_of(plane: Plane) -> str:
-    return str(plane.get("pcn", "bot")["metadata"]["uid"])
+def uid_of(plane: Plane, name: str = "bot") -> str:
+    return str(plane.get("pcn", name)["metadata"]["uid"])
 
 
 def with_reason(plane: Plane, kind: str, name: str, of: str, reason: str) -> dict[str, Any] | None:

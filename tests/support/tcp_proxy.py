@@ -44,7 +44,11 @@ class TcpProxy:
                 if self._cut:
                     near.close()
                     continue
-                far = socket.create_connection(self._target)
+                try:
+                    far = socket.create_connection(self._target)
+                except OSError:  # nobody listens there now, as far as the dialler can tell
+                    near.close()
+                    continue
                 self._open += [near, far]
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=_forward, args=(source, sink), daemon=True).start()

@@ -1,4 +1,4 @@
-"""`kvgrove status`."""
+"""`kvgrove status`: of the fleet on this machine, or of one on Kubernetes."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from kvgrove_cli.commands import options
+from kvgrove_cli.commands import cluster, options
 from kvgrove_cli.errors import FleetProblem
 from kvgrove_cli.state_dir import StateDir
 from kvgrove_cli.status import FleetStatus, as_table, read
@@ -18,8 +18,18 @@ _WATCH_SECONDS = 1.0
 @options.state_dir
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--watch", is_flag=True, help="Print it again whenever it changes, until interrupted.")
-def status(state_dir: Path, output: str, watch: bool) -> None:
-    """Show namespaces, models and members of the fleet that `kvgrove up` runs."""
+@cluster.cluster_options
+@click.pass_context
+def status(click_context: click.Context, /, state_dir: Path, output: str, watch: bool, **of: cluster.Options) -> None:
+    """Show namespaces, models and members of the fleet that `kvgrove up` runs.
+
+    With --kubeconfig or --context: namespaces of that cluster (all that `kubectl kvgrove status` can show).
+    """
+    if any(of.values()):
+        click_context.invoke(
+            cluster.status, name=None, namespace=None, all_namespaces=True, output=output, watch=watch, **of
+        )
+        return
     directory = StateDir(state_dir)
     shown: FleetStatus | None = None
     while True:

@@ -60,3 +60,25 @@ def test_a_member_that_is_heard_is_there_whatever_is_said_of_its_machine() -> No
     fleet.step(MemberGone(3.0, "node-0"))
     fleet.step(Tick(13.0))
     assert fleet.holders("u1") == {("node-0", "a"): Standing.CONFIRMED}
+
+
+def test_i5_one_that_held_no_lease_for_a_while_is_waited_for_again_once_it_has_one() -> None:
+    fleet = ledger()
+    fleet.step(PlanIssued(0.0, {"u1": Issued(FENCE, 10.0)}))
+    fleet.step(HelloReceived(1.0, b"p", Hello(member="node-0", role="daemon", boot="a")))
+    enforced = [NamespaceReport(uid="u1", fence=FENCE, purge_counter=1)]
+
+    def report(now: float) -> None:
+        fleet.step(HelloReceived(now, b"p", Hello(member="node-0", role="daemon", boot="a")))
+        report = NodeReport(report_id=int(now), applied=fleet.revision, namespaces=enforced)
+        fleet.step(ReportReceived(now, b"p", report))
+
+    report(2.0)
+    fleet.step(Tick(30.0))
+    report(100.0)
+    newer = Fence(purge=2, documents=1, access=1)
+    fleet.step(PlanIssued(101.0, {"u1": Issued(newer, 10.0)}))
+    fleet.step(Tick(102.0))
+    assert fleet.holders("u1") == {("node-0", "a"): Standing.PENDING}, "its second lease runs"
+    fleet.step(Tick(111.0))
+    assert fleet.holders("u1") == {("node-0", "a"): Standing.EXPIRED}
