@@ -35,6 +35,8 @@ from kvgrove_operator.work_queue import Trouble
 
 S = TypeVar("S", bound=Status)
 
+_UNREAD = (Reason.INVALID_SPEC, Reason.CRD_OUTDATED)
+
 
 class Declarations:
     """``add``: has a key looked at. ``trouble``: what keeps one from getting done."""
@@ -146,9 +148,7 @@ class Declarations:
         if held is None:
             return
         before = _status(held, ModelVersionStatus)
-        unread = next(
-            (each for each in self._problems(model_object(key.name)) if each.reason is Reason.INVALID_SPEC), None
-        )
+        unread = next((each for each in self._problems(model_object(key.name)) if each.reason in _UNREAD), None)
         if unread is not None:
             generation = held["metadata"].get("generation", 0)
             refused = model_view.unreadable(before, unread, generation=generation, now=self._now())

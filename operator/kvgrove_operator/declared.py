@@ -2,7 +2,8 @@
 
 Always whole lists, never what events told: a namespace that is missing from a list is gone, and its secret is destroyed
 for that. An object that does not read as one of its kind is planned as it was before; where nothing is known of it, as
-one that nobody may use.
+one that nobody may use. The same holds of every object while the cluster's definitions of our kinds are older than this
+release: what they have dropped of a spec cannot be seen any more.
 """
 
 import asyncio
@@ -17,14 +18,18 @@ from kvgrove_crds.namespace import ModelVersionRef, PromptCacheNamespace, Prompt
 from kvgrove_crds.namespace_access import AccessSpec
 from kvgrove_crds.problems import ManifestError
 from kvgrove_crds.reasons import ConditionReason
-from kvgrove_operator import paths, texts
+from kvgrove_operator import paths, served_schema, texts
 from kvgrove_operator.keys import Key, Kind
-from kvgrove_operator.kube import Kube, Object
+from kvgrove_operator.kube import Kube, Object, Unavailable
 from kvgrove_operator.model_files import desired_model
 from kvgrove_operator.plan import Desired, DesiredModel
 from kvgrove_operator.plan_problems import PlanProblem, of_model, of_namespace
 from kvgrove_operator.settings import Settings
+from kvgrove_protocol.errors import Terminal
 from kvgrove_protocol.fence import Fence
+
+_NOTHING = ""
+"""Of the fields that the cluster's definitions lack."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Declared:
     seen: dict[str, Fence] = field(default_factory=dict)
     """UID -> the counters that the object's status tells of."""
     problems: tuple[PlanProblem, ...] = ()
+    outdated: bool = False
+    """The definitions of our kinds are older than this release."""
     unfinalized: tuple[Object, ...] = ()
     """Namespaces and models, as read, that are to get our finalizer before they are planned."""
 
@@ -57,6 +64,16 @@ class Declared:
                 yield Key(Kind.MODEL, name)
 
 
+class _OutdatedDefinition(Terminal):
+    code = "crd_outdated"
+
+    def __init__(self, field: str) -> None:
+        super().__init__(
+            f"the cluster's definition does not know {field}, which may have been dropped: what was in force stays, or "
+            "nobody may use it; apply the CRDs of this release, then the object again"
+        )
+
+
 class Reader:
     """``finalizer``: without it an object is not planned yet."""
 
@@ -65,6 +82,7 @@ class Reader:
         self._config_maps: dict[texts.Name, dict[str, str] | None] = {}
         self._last: dict[str, PromptCacheNamespace] = {}
         self._parsed: dict[str, tuple[Object, Resource]] = {}
+        self._unserved: str | None = None
         self._needed: set[texts.Name] = set()
 
     def config_map_changed(self, namespace: str, name: str) -> bool:
@@ -72,12 +90,15 @@ class Reader:
         self._config_maps.pop((namespace, name), None)
         return (namespace, name) in self._needed
 
-    def forget_config_maps(self) -> None:
-        """Read all of them anew: an event may have been missed."""
+    def forget(self) -> None:
+        """Read ConfigMaps and definitions anew: an event may have been missed."""
         self._config_maps.clear()
+        self._unserved = None
 
     async def read(self, known: Collection[str]) -> Declared:
         """``known``: UIDs that are planned already, with or without our finalizer. Raises what `Kube` raises."""
+        if self._unserved != _NOTHING:
+            self._unserved = await self._missing_field()
         found_models = await self._kube.list(paths.MODELS)
         watched = self._settings.namespaces or ("",)
         found = [item for name in watched for item in await self._kube.list(paths.namespaces(name))]
@@ -99,6 +120,7 @@ class Reader:
             desired=Desired(self._desired_models(models, data, problems), tuple(filled.values())),
             seen={_uid(item): fence for item in found if (fence := _seen(item)) is not None},
             problems=tuple(problems),
+            outdated=self._unserved != _NOTHING,
             unfinalized=tuple(
                 item
                 for item in (*live, *found_models)
@@ -115,6 +137,9 @@ class Reader:
             except ManifestError as error:
                 problems.append(of_model(name, ConditionReason.INVALID_SPEC, _one_line(error)))
                 continue
+            except _OutdatedDefinition as error:
+                problems.append(of_model(name, ConditionReason.CRD_OUTDATED, error.message))
+                continue
             if isinstance(model, ModelVersion):
                 models[name] = model
         return models
@@ -130,16 +155,28 @@ class Reader:
                 problems.append(of_namespace(name, ConditionReason.INVALID_SPEC, message))
                 namespaces[uid] = self._last.get(uid) or _nobodys(item)
                 continue
+            except _OutdatedDefinition as error:
+                problems.append(of_namespace(name, ConditionReason.CRD_OUTDATED, error.message))
+                namespaces[uid] = self._last.get(uid) or _nobodys(item)
+                continue
             if isinstance(parsed, PromptCacheNamespace):
                 namespaces[uid] = parsed
         return namespaces
 
     def _read_as_ours(self, item: Object, source: str) -> Resource:
-        """Most of a thousand objects are as they were a moment ago. Raises ManifestError."""
+        """Most of a thousand objects are as they were a moment ago. Raises ManifestError or _OutdatedDefinition."""
+        if self._unserved != _NOTHING:
+            raise _OutdatedDefinition(self._unserved or "")
         parts, known = _own_parts(item), self._parsed.get(_uid(item))
         if known is None or known[0] != parts:
             known = self._parsed[_uid(item)] = parts, parse_manifest(parts, source=source)
         return known[1]
+
+    async def _missing_field(self) -> str:
+        published = await self._kube.get(served_schema.PATH)
+        if published is None:
+            raise Unavailable(f"GET {served_schema.PATH}: the definitions of our kinds are not published yet")
+        return served_schema.missing_field(published)
 
     def _desired_models(
         self, models: dict[str, ModelVersion], data: texts.Data, problems: list[PlanProblem]

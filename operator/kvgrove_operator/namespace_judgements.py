@@ -17,6 +17,8 @@ from kvgrove_operator.rollout.table import Phase as RolloutPhase
 Phase = Literal["Pending", "Warming", "Ready", "RollingOut", "Degraded", "Suspended", "Stalled", "Deleting"]
 
 _NAMED = 5
+_BLOCKING = (Reason.LOSSY_CODEC_FORBIDDEN, Reason.INVALID_SPEC, Reason.CRD_OUTDATED)
+"""Of what is wrong with a namespace, what may mean that requests are not answered as declared."""
 _INITIAL = 1
 """Each counter of the first fence that a namespace has: before it there was nothing to invalidate."""
 
@@ -71,7 +73,7 @@ def _ready(facts: NamespaceFacts, warm: Judgement) -> Judgement:
         )
     if facts.resource.spec.suspend:
         return Judgement(False, Reason.SUSPENDED, "requests are answered without the cache")
-    blocking = [each for each in facts.problems if each.reason in (Reason.LOSSY_CODEC_FORBIDDEN, Reason.INVALID_SPEC)]
+    blocking = [each for each in facts.problems if each.reason in _BLOCKING]
     if blocking:
         return Judgement(False, blocking[0].reason, blocking[0].message)
     if not facts.nodes:

@@ -24,7 +24,7 @@ from kvgrove_protocol.control import DAEMON
 from kvgrove_protocol.errors import Terminal
 
 _LOOK_AGAIN_SECONDS = 2.0
-"""After a DaemonSet whose Pods are not all there yet."""
+"""After a DaemonSet whose Pods are not all there yet, or definitions that are too old."""
 
 
 class Add(Protocol):
@@ -76,7 +76,7 @@ class Reconciler:
 
     def everything(self) -> Iterator[Key]:
         """All keys there are, for a look at each whatever was heard."""
-        self._reader.forget_config_maps()
+        self._reader.forget()
         yield from (PLAN, WORKLOADS, ALERTS, MEMBERS)
         yield from self.statuses()
         yield from (Key(Kind.NODE, member) for member in self._fleet.recorded_members())
@@ -109,6 +109,8 @@ class Reconciler:
         before, self._declarations.declared = self._declarations.declared, declared
         if declared.unfinalized:
             self._add(PLAN)
+        if declared.outdated:
+            self._add(PLAN, delay=_LOOK_AGAIN_SECONDS)  # no event tells that definitions were applied
         self._add(WORKLOADS)
         self._add(ALERTS)
         for key in self.statuses() if before is None or before.problems != declared.problems else declared.news(before):

@@ -26,6 +26,7 @@ from kvgrove_link.member_key import MemberKey
 from kvgrove_link.security import add_options, link_keys
 from kvgrove_protocol.control import (
     DAEMON,
+    GenerationReport,
     Hello,
     ModelReport,
     NamespacePlan,
@@ -90,12 +91,13 @@ class LightDaemon:
         plan = self.plan
         if plan is None:
             return NodeReport(report_id=report_id, applied=NO_REVISION)
+        generations = {model.name: model.generation for model in plan.models if model.generation}
         models = [ModelReport(name=model.name, state="ready", inputs=inputs_of(model.path)) for model in plan.models]
         return NodeReport(
             report_id=report_id,
             applied=plan.revision,
             models=models,
-            namespaces=[_report(namespace) for namespace in plan.namespaces],
+            namespaces=[_report(namespace, generations) for namespace in plan.namespaces],
             receipts=self.receipts,
         )
 
@@ -111,6 +113,10 @@ class LightDaemon:
                 "leased": [uid for uid in self.held if self.leases.valid(uid, now)],
                 "fences": {
                     namespace.uid: [namespace.fence.purge, namespace.fence.documents, namespace.fence.access]
+                    for namespace in (plan.namespaces if plan is not None else [])
+                },
+                "serving": {
+                    namespace.uid: [namespace.model, *(each.model for each in namespace.generations)]
                     for namespace in (plan.namespaces if plan is not None else [])
                 },
             },
@@ -135,8 +141,10 @@ class LightDaemon:
         draft.replace(self.state / name)
 
 
-def _report(namespace: NamespacePlan) -> NamespaceReport:
+def _report(namespace: NamespacePlan, generations: dict[str, bytes]) -> NamespaceReport:
+    """``generations``: of the models that are named."""
     blocks = len(namespace.warm)
+    beside = [namespace.model, *(each.model for each in namespace.generations)] if namespace.generations else []
     return NamespaceReport(
         uid=namespace.uid,
         fence=namespace.fence,
@@ -144,6 +152,11 @@ def _report(namespace: NamespacePlan) -> NamespaceReport:
         warm_ready=blocks,
         warm_wanted=blocks,
         coming=[document.epoch for document in namespace.coming],
+        generations=[
+            GenerationReport(generation=generations[name], warm_ready=blocks, warm_wanted=blocks, warm_resolved=True)
+            for name in beside
+            if name in generations
+        ],
     )
 
 

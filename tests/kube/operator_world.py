@@ -29,6 +29,7 @@ spec:
   modelVersionRef: {{name: {model}}}
   freshness: {{lease: 3s}}
   purge: {{epoch: {epoch}}}
+  rollout: {{steps: [{{weight: 100}}]}}
   prefixes:
   - {{name: support, version: "1", configMapKeyRef: {{name: texts, key: support}}}}
 """

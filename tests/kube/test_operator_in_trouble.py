@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from conftest import apply_crds
 from controlplane.plane import Plane
 from operator_rig import apply, condition, wait_for, wait_ready
 from operator_world import MODEL, NODES, World, complete, uid_of, with_reason, world
@@ -258,6 +259,25 @@ def test_ops_08_five_thousand_documents_are_refused_with_their_bound_and_harm_no
     assert "must have at most" in refused.stderr
     assert here.is_gone("pcn", "huge")
     assert condition(here.plane, "pcn", "bot", "Ready")["status"] == "True"
+
+
+def test_definitions_older_than_the_operator_fail_closed_until_those_of_its_release_are_applied(here: World) -> None:
+    plane, crd = here.plane, "promptcachenamespaces.kvgrove.dev"
+    path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/events"
+    fence = here.light("node-a")["fences"][uid_of(plane)]
+    older = plane.kubectl("patch", "crd", crd, "--type=json", "-p", json.dumps([{"op": "remove", "path": path}]))
+    assert older.returncode == 0, older.stderr
+    assert here.op.end() == 0
+    here.op.start()  # as it does on an upgrade that forgot the definitions
+    refused = wait_for(lambda: with_reason(plane, "pcn", "bot", "Ready", "CrdOutdated"), "a refusal")
+    assert "PromptCacheNamespace.spec.events" in refused["message"]
+    assert "apply the CRDs of this release" in refused["message"]
+    assert condition(plane, "pcn", "bot", "Stalled")["status"] == "True"
+    assert condition(plane, "mv", "m1", "Ready")["reason"] == "CrdOutdated"
+    assert plane.get("ds", "-n", "kvgrove-system")["items"], "no workload goes because of it"
+    assert here.light("node-a")["fences"][uid_of(plane)] >= fence, "what was invalidated stays so"
+    apply_crds(plane)
+    wait_ready(plane, "pcn/bot")
 
 
 def test_i3_an_etcd_that_was_restored_from_a_backup_makes_nothing_old_readable(here: World) -> None:
