@@ -118,12 +118,12 @@ class Holders:
         for uid, issued in planned.items():
             namespace = self._namespaces.setdefault(uid, _Namespace())
             if namespace.issued is None or issued.fence != namespace.issued.fence:
-                _renew(namespace, revision)
+                self._renew(namespace, revision)
             namespace.issued = issued
             namespace.evidence.issue(issued.erasures, issued.seal, namespace.holders)
         for uid, namespace in self._namespaces.items():
             if uid not in planned and (namespace.issued is not None or namespace.since is None):
-                _renew(namespace, revision)
+                self._renew(namespace, revision)
                 namespace.issued = None
                 namespace.evidence.issue([WHOLE], b"", namespace.holders)
         self.settle(now)
@@ -260,6 +260,12 @@ class Holders:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _renew(self, namespace: _Namespace, revision: Revision) -> None:
+        namespace.since, namespace.gone = revision, 0
+        for holder in namespace.holders.values():
+            namespace.move(holder, Change.ISSUED)
+            self._members[holder.member].settled_until = -inf  # its lease may have run out under the fence before
+
     def _of(self, member: str) -> Iterator[tuple[str, _Holder]]:
         """(UID, holder) of all that the member holds. Safe against removal while it is walked."""
         known = self._members.get(member)
@@ -308,9 +314,3 @@ class Holders:
             self._final[uid] = namespace.evidence.proofs().get(WHOLE, Proof())
         while len(self._final) > MAX_FINAL_PROOFS:
             self._final.popitem(last=False)
-
-
-def _renew(namespace: _Namespace, revision: Revision) -> None:
-    namespace.since, namespace.gone = revision, 0
-    for holder in namespace.holders.values():
-        namespace.move(holder, Change.ISSUED)

@@ -71,11 +71,11 @@ def _ready(facts: NamespaceFacts, warm: Judgement) -> Judgement:
         return Judgement(
             False, Reason.MODEL_VERSION_NOT_READY, f"ModelVersion {facts.plan.model} has no generation yet"
         )
-    if facts.resource.spec.suspend:
-        return Judgement(False, Reason.SUSPENDED, "requests are answered without the cache")
     blocking = [each for each in facts.problems if each.reason in _BLOCKING]
     if blocking:
         return Judgement(False, blocking[0].reason, blocking[0].message)
+    if facts.resource.spec.suspend:
+        return Judgement(False, Reason.SUSPENDED, "requests are answered without the cache")
     if not facts.nodes:
         return Judgement(False, Reason.NO_NODES, "no daemon runs; look at the DaemonSet and at the nodes' labels")
     if facts.missing:

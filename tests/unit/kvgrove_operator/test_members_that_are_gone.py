@@ -82,3 +82,15 @@ def test_i5_one_that_held_no_lease_for_a_while_is_waited_for_again_once_it_has_o
     assert fleet.holders("u1") == {("node-0", "a"): Standing.PENDING}, "its second lease runs"
     fleet.step(Tick(111.0))
     assert fleet.holders("u1") == {("node-0", "a"): Standing.EXPIRED}
+
+
+def test_i3_one_whose_lease_ran_out_before_a_fence_was_issued_is_not_waited_for() -> None:
+    fleet = ledger()
+    fleet.step(PlanIssued(0.0, {"u1": Issued(FENCE, 10.0)}))
+    fleet.step(HelloReceived(1.0, b"p", Hello(member="node-0", role="daemon", boot="a")))
+    enforced = [NamespaceReport(uid="u1", fence=FENCE, purge_counter=1)]
+    fleet.step(ReportReceived(2.0, b"p", NodeReport(report_id=1, applied=fleet.revision, namespaces=enforced)))
+    fleet.step(Tick(30.0))
+    assert fleet.holders("u1") == {("node-0", "a"): Standing.CONFIRMED}
+    fleet.step(PlanIssued(31.0, {"u1": Issued(Fence(purge=2, documents=1, access=1), 10.0)}))
+    assert fleet.holders("u1") == {("node-0", "a"): Standing.EXPIRED}
