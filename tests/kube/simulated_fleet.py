@@ -72,12 +72,15 @@ class Api:
         return self.call("PATCH", path, body, "application/merge-patch+json")
 
     def lines(self, path: str) -> Iterator[bytes]:
-        """Of a watch, for ever."""
+        """Of a watch, for as long as the API server lives."""
         response = self._pool.request("GET", self._host + path, headers=self._headers, preload_content=False)
         rest = b""
-        for chunk in response.stream(amt=None, decode_content=False):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
+        try:
+            for chunk in response.stream(amt=None, decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+        except (urllib3.exceptions.HTTPError, OSError):
+            return  # the API server has ended
 
 
 class Statuses:
