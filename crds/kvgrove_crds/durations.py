@@ -7,6 +7,7 @@ The API server reads them with Go's parser, so this module accepts what Go does,
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Self
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -99,6 +100,7 @@ def _text_json_schema() -> dict[str, Any]:
     return {"type": "string", "maxLength": _MAX_LENGTH}
 
 
+@lru_cache(maxsize=1024)  # the same few texts, over and over
 def _parse(text: str) -> Fraction | None:
     """Exact milliseconds; None where the text is not a duration within the limit."""
     if len(text) > _MAX_LENGTH or _WHOLE.fullmatch(text) is None:

@@ -7,6 +7,7 @@ when they size a cache.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Self
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -66,6 +67,7 @@ class Quantity(str):
         return cls(text)
 
 
+@lru_cache(maxsize=1024)  # the same few texts, over and over
 def _parse(text: str) -> int | None:
     """Bytes, rounded up; None where the text is not a quantity within the limit."""
     parts = _PARTS.fullmatch(text)
