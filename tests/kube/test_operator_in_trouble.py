@@ -273,7 +273,7 @@ def test_definitions_older_than_the_operator_fail_closed_until_those_of_its_rele
     assert "PromptCacheNamespace.spec.events" in refused["message"]
     assert "apply the CRDs of this release" in refused["message"]
     assert condition(plane, "pcn", "bot", "Stalled")["status"] == "True"
-    assert condition(plane, "mv", "m1", "Ready")["reason"] == "CrdOutdated"
+    wait_for(lambda: with_reason(plane, "mv", "m1", "Ready", "CrdOutdated"), "a refusal of the model")
     assert plane.get("ds", "-n", "kvgrove-system")["items"], "no workload goes because of it"
     assert here.light("node-a")["fences"][uid_of(plane)] >= fence, "what was invalidated stays so"
     apply_crds(plane)
