@@ -14,6 +14,8 @@ from kvgrove_gateway.errors import ApiError, Failed, NodeLost, NodeRefused, Slow
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.output import AnswerText, Piece
 from kvgrove_gateway.route import Route
+from kvgrove_gateway.tool_calls import Told, ToolReader
+from kvgrove_prompt.assembly import ToolCall
 from kvgrove_prompt.prompt import Prompt
 from kvgrove_protocol.data import Done, Token, TokenLogprob, Usage
 from kvgrove_protocol.reasons import MissReason
@@ -58,6 +60,8 @@ class LogprobText:
 class AnswerPiece:
     text: str
     logprobs: tuple[LogprobText, ...] = ()
+    call: ToolCall | None = None
+    """A whole call of a tool, in the place of text."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,7 +81,9 @@ class Answer:
         first: Token | Done,
         stream: AnswerStream,
         text: AnswerText,
+        tools: ToolReader | None,
         *,
+        one_call: bool,
         scored: Scored | None,
         prompt_text: Callable[[], str],
         token_text: Callable[[int], str],
@@ -88,10 +94,13 @@ class Answer:
         """``ended`` hears once how it ended (`OK`, `CLIENT_GONE` or an error's code) and what it cost."""
         self.origin = origin
         self.finish_reason = ""
-        """``stop`` or ``length`` once all pieces are read."""
+        """``stop``, ``length`` or ``tool_calls`` once all pieces are read."""
         self._first = first
         self._stream = stream
         self._text = text
+        self._tools = tools
+        self._one_call = one_call
+        self._calls = 0
         self._scored = scored
         self._prompt_text = prompt_text
         self._token_text = token_text
@@ -137,13 +146,16 @@ class Answer:
             while not isinstance(reply, Done):
                 if isinstance(reply, Token):
                     for piece in self._take(reply):
-                        yield AnswerPiece(piece.text, self._with_texts(piece.logprobs))
-                    if self._text.stopped:
+                        for told in self._told(piece):
+                            yield told
+                    if self._text.stopped or self._called_enough:
+                        for told in self._rest():
+                            yield told
                         self._end("stop")
                         return
                 reply = await self._stream.next()
-            if rest := self._text.finish():
-                yield AnswerPiece(rest.text, self._with_texts(rest.logprobs))
+            for told in [*self._told(self._text.finish()), *self._rest()]:
+                yield told
             self._usage = reply.usage
             self._end("stop" if self._text.stopped else reply.finish_reason)
         except (NodeLost, NodeRefused, SlowClient) as error:
@@ -175,6 +187,31 @@ class Answer:
                 break
         return pieces
 
+    @property
+    def _called_enough(self) -> bool:
+        return self._one_call and self._calls > 0
+
+    def _told(self, piece: Piece) -> list[AnswerPiece]:
+        """``piece`` as callers read it: its calls of tools told apart from its text."""
+        logprobs = self._with_texts(piece.logprobs)
+        if self._tools is None:
+            return [AnswerPiece(piece.text, logprobs)] if piece else []
+        told = self._pieces_of(self._tools.add(piece.text))
+        return [AnswerPiece("", logprobs), *told] if logprobs else told
+
+    def _rest(self) -> list[AnswerPiece]:
+        """What was held back for the sake of a call, at the end."""
+        return [] if self._tools is None else self._pieces_of(self._tools.finish())
+
+    def _pieces_of(self, told: Sequence[Told]) -> list[AnswerPiece]:
+        pieces = []
+        for each in told:
+            if self._called_enough:
+                break
+            self._calls += isinstance(each, ToolCall)
+            pieces.append(AnswerPiece(each) if isinstance(each, str) else AnswerPiece("", call=each))
+        return pieces
+
     def _with_texts(self, entries: Sequence[TokenLogprob]) -> tuple[LogprobText, ...]:
         ids = {each.token_id for each in entries} | {other for each in entries for other, _ in each.top}
         texts = {token_id: self._token_text(token_id) for token_id in ids}
@@ -186,7 +223,7 @@ class Answer:
         )
 
     def _end(self, finish_reason: str) -> None:
-        self.finish_reason = finish_reason
+        self.finish_reason = "tool_calls" if self._calls and finish_reason == "stop" else finish_reason
         self._outcome = OK
 
 

@@ -104,4 +104,4 @@ def _sibling(call: Call, number: int) -> Call:
     if sampling.seed is not None:
         seed = (sampling.seed + number + SEEDS) % (2 * SEEDS) - SEEDS
         sampling = msgspec.structs.replace(sampling, seed=seed)
-    return replace(call, id=f"{call.id}-{number}", ask=replace(call.ask, sampling=sampling), sibling=True)
+    return replace(call, id=f"{call.id}.{number}", ask=replace(call.ask, sampling=sampling), sibling=True)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from kvgrove_gateway.answer import Answer
 from kvgrove_gateway.answers import Answers, begin_all
-from kvgrove_gateway.api import endpoints, openai_replies
+from kvgrove_gateway.api import endpoints, openai_replies, openapi
 from kvgrove_gateway.api.anthropic import parse_count
 from kvgrove_gateway.api.anthropic_replies import token_count
 from kvgrove_gateway.api.endpoints import Endpoint
@@ -100,6 +100,7 @@ class Api:
         app.add_api_route("/readyz", self.readyz, methods=["GET"], response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, methods=["GET"], response_class=PlainTextResponse)
         app.add_exception_handler(ApiError, self._on_api_error)
+        app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]  # FastAPI's way to replace it
         app.add_exception_handler(ClientGone, _on_client_gone)
         app.add_exception_handler(HTTPException, self._on_http_error)
         return app

@@ -4,9 +4,9 @@ A dialect's parser makes it, and nothing behind the parser looks at a body again
 here. Holds no identity: that comes from the credential alone (I2).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from kvgrove_prompt.roles import ROLES, Message
 from kvgrove_protocol.data import Sampling
@@ -19,8 +19,16 @@ class ChatPrompt:
     """Messages, to be put through the model's chat template. Has no ``repr``: it holds prompt text (I12)."""
 
     messages: tuple[Message, ...]
+    places: tuple[str, ...] = ()
+    """Where in the body each message comes from, where that is not ``messages[i]``."""
     open_ended: bool = False
     """The answer continues the last message."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """As OpenAI writes them. An answer's calls are read where there are any."""
+    one_call: bool = False
+    """The answer ends with its first call of a tool."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Switches for the chat template."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,6 +64,8 @@ class Ask:
     sampling: Sampling
     stop: Sequence[str] = ()
     prompt_logprobs: int | None = None
+    call_prefix: str = "call_"
+    """What the ids of tool calls begin with."""
     breakpoints: Sequence[Breakpoint] = ()
     prefix: str | None = None
     documents: Sequence[str] = ()

@@ -30,8 +30,10 @@ class Assembling:
         bundles: Callable[[bytes], Awaitable[bytes]],
         registry: CollectorRegistry,
         throwaway: Callable[[], bytes],
+        cacheable_minimum: Callable[[str], int],
     ) -> None:
-        """``bundles``: fetches a tokenizer bundle by digest. ``throwaway``: fresh random bytes."""
+        """``bundles``: fetches a tokenizer bundle by digest. ``throwaway``: fresh random bytes. ``cacheable_minimum``:
+        as `Preparation` takes it."""
         self._metrics = AssemblyMetrics(registry)
         self._workers = RenderPool(
             limits.assembly_threads, seconds=limits.template_s, on_kill=self._metrics.template_kills.inc
@@ -47,7 +49,13 @@ class Assembling:
             renderer=self._workers,
         )
         self.preparation = Preparation(
-            bodies, self.tokenizers, self.threads, self._known, throwaway=throwaway, cache=self._cache
+            bodies,
+            self.tokenizers,
+            self.threads,
+            self._known,
+            throwaway=throwaway,
+            cache=self._cache,
+            cacheable_minimum=cacheable_minimum,
         )
         self._metrics.size.set_function(lambda: self._cache.size)
 

@@ -7,12 +7,13 @@ again right before sending, so that a plan that arrived meanwhile is never serve
 
 import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvgrove_gateway.answer import CLIENT_GONE, OK, Answer, Origin, Scored
 from kvgrove_gateway.answer_stream import AnswerStream
-from kvgrove_gateway.ask import Ask, RawPrompt
+from kvgrove_gateway.ask import Ask, ChatPrompt, RawPrompt
 from kvgrove_gateway.board import PlanBoard
 from kvgrove_gateway.conversations import Conversations
 from kvgrove_gateway.errors import ApiError, BadRequest, Busy, Failed, FrameTooLarge, NodeLost, NodeRefused, Unavailable
@@ -25,6 +26,8 @@ from kvgrove_gateway.output import AnswerText
 from kvgrove_gateway.prepare import Preparation, Prepared
 from kvgrove_gateway.route import Route
 from kvgrove_gateway.settings import Limits
+from kvgrove_gateway.tool_calls import MARKERS, ToolFormat, tool_format, tool_reader
+from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.canonical import digest
 from kvgrove_protocol.control import ModelPlan
 from kvgrove_protocol.data import Done, Generate, PromptLogprobs, Started, Token, TokenLogprob, Usage
@@ -32,6 +35,8 @@ from kvgrove_protocol.errors import KvgroveError, StaleFence
 from kvgrove_protocol.identity import short
 
 log = logging.getLogger(__name__)
+
+_MESSAGE = re.compile(r"messages\[([0-9]+)\]")
 
 UNKNOWN_LIMIT = 1 << 20
 """Tokens to ask for where the model's length is not known here: the node knows it, and stops there."""
@@ -124,9 +129,12 @@ class Chat:
         clock: Callable[[], float],
         explain_routes: bool,
         charge: Callable[[Identity, int, str], None],
+        new_id: Callable[[], str],
     ) -> None:
         """``lease_remaining``: seconds of freshness lease left for a namespace UID, 0 without one. ``charge``: takes
-        the prompt's tokens from its tenant's allowance, or raises; told the field that holds the prompt."""
+        the prompt's tokens from its tenant's allowance, or raises; told the field that holds the prompt. ``new_id``:
+        unique lower-case hex, for tool calls."""
+        self._new_id = new_id
         self._board = board
         self._preparation = preparation
         self._fleet = fleet
@@ -168,9 +176,24 @@ class Chat:
         prompt = ask.prompt
         if isinstance(prompt, RawPrompt):
             return await self._preparation.prepare_raw(resolution, prompt.content)
-        return await self._preparation.prepare(
-            resolution, prompt.messages, open_ended=prompt.open_ended, breakpoints=ask.breakpoints
-        )
+        try:
+            prepared = await self._preparation.prepare(
+                resolution,
+                prompt.messages,
+                open_ended=prompt.open_ended,
+                breakpoints=ask.breakpoints,
+                tools=prompt.tools,
+                options=prompt.options,
+            )
+        except BadRequest as error:
+            raise in_its_place(error, prompt.places) from None
+        if prompt.tools and _tool_format(prepared.tokenizer) is None:
+            raise BadRequest(
+                "'tools': how this model writes its calls is not known here: leave them out.",
+                field="tools",
+                code="unsupported_parameter",
+            )
+        return prepared
 
     async def _attempts(self, call: Call) -> Answer:
         failed: set[str] = set()
@@ -301,8 +324,9 @@ class Chat:
         namespace, prepared = trial.resolution.namespace.name, trial.prepared
         if not trial.call.sibling:
             self._metrics.ttft.labels(namespace).observe(ttft)
-        tokenizer = prepared.tokenizer
-        decoder = tokenizer.stream()
+        tokenizer, ask = prepared.tokenizer, trial.call.ask
+        kind = _tool_format(tokenizer) if isinstance(ask.prompt, ChatPrompt) and ask.prompt.tools else None
+        push, flush = _decoder(tokenizer, kind)
         return Answer(
             Origin(
                 namespace=namespace,
@@ -321,12 +345,14 @@ class Chat:
             beginning.first,
             stream,
             AnswerText(
-                lambda token_id: decoder.push([token_id]),
-                decoder.flush,
-                stop=trial.call.ask.stop,
+                push,
+                flush,
+                stop=ask.stop,
                 skip=frozenset(tokenizer.eos_ids),
             ),
-            scored=Scored(prepared.prompt, beginning.scores) if trial.call.ask.prompt_logprobs is not None else None,
+            None if kind is None else tool_reader(kind, self._new_id, ask.call_prefix),
+            one_call=isinstance(ask.prompt, ChatPrompt) and ask.prompt.one_call,
+            scored=Scored(prepared.prompt, beginning.scores) if ask.prompt_logprobs is not None else None,
             prompt_text=lambda: _prompt_text(trial),
             token_text=lambda token_id: tokenizer.decode([token_id]),
             release=lambda: link.release(trial.request_id),
@@ -377,6 +403,38 @@ def _session_key(resolution: Resolution) -> bytes | None:
     if caller.session is None:
         return None
     return digest("gateway/session", [resolution.namespace.uid, caller.tenant, caller.user, caller.session])
+
+
+def in_its_place(error: BadRequest, places: Sequence[str]) -> BadRequest:
+    """``error`` with the field as the body has it: a dialect may make several messages of one, or one more."""
+    found = _MESSAGE.match(error.field or "")
+    if found is None or error.field is None or int(found[1]) >= len(places):
+        return error
+    place = places[int(found[1])]
+    return BadRequest(
+        error.message.replace(found[0], place), field=error.field.replace(found[0], place), code=error.code
+    )
+
+
+def _tool_format(tokenizer: PromptTokenizer) -> ToolFormat | None:
+    return None if tokenizer.template is None else tool_format(tokenizer.template.source)
+
+
+def _decoder(tokenizer: PromptTokenizer, kind: ToolFormat | None) -> tuple[Callable[[int], str], Callable[[], str]]:
+    """Tokens to text, one by one, and the rest. Special tokens are left out, but for those that calls begin with."""
+    decoder = tokenizer.stream()
+    shown: dict[int, str] = {}
+    for marker in MARKERS[kind] if kind is not None else ():
+        ids = tokenizer.encode_control(marker)
+        if len(ids) == 1 and ids[0] in tokenizer.special_ids:
+            shown[ids[0]] = marker
+
+    def push(token_id: int) -> str:
+        if token_id in shown:
+            return decoder.flush() + shown[token_id]
+        return decoder.push([token_id])
+
+    return push, decoder.flush
 
 
 def _too_long(ask: Ask, fact: str) -> BadRequest:

@@ -104,6 +104,9 @@ class Gateway:
             bundles=self._fleet.bundle,
             registry=self._metrics.registry,
             throwaway=lambda: os.urandom(32),
+            cacheable_minimum=lambda model: settings.cacheable_minimum.get(
+                model, settings.cacheable_minimum.get("", 0)
+            ),
         )
         preparation = self._assembling.preparation
         self._key = MemberKey.fresh()
@@ -127,6 +130,7 @@ class Gateway:
             clock=time.perf_counter,
             explain_routes=settings.explain_routes,
             charge=self._protection.rates.charge,
+            new_id=lambda: secrets.token_hex(12),
         )
         explainer = Explainer(chat, self._fleet, self._assembling.threads, new_id=lambda: secrets.token_hex(12))
         api = Api(

@@ -11,6 +11,7 @@ from kvgrove_gateway.account import Mark
 from kvgrove_gateway.ask import Breakpoint
 from kvgrove_gateway.breakpoints import marks
 from kvgrove_gateway.errors import BadRequest, Unavailable
+from kvgrove_gateway.fitting import check_fits
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
@@ -94,6 +95,8 @@ class Preparation:
         ]
 
         def assembled() -> Prompt:
+            own = [each.text for each in messages]
+            check_fits(tokenizer, own, resolution.model.max_model_len, "messages")
             return assemble(
                 tokenizer,
                 messages,
@@ -110,7 +113,13 @@ class Preparation:
     async def prepare_raw(self, resolution: Resolution, content: str | Sequence[int]) -> Prepared:
         """The same for a prompt that no template is put over: a text, or token ids."""
         tokenizer = await self._tokenizer(resolution)
-        return await self._in_thread(resolution, tokenizer, lambda: raw_prompt(tokenizer, content))
+
+        def assembled() -> Prompt:
+            own = [content] if isinstance(content, str) else []
+            check_fits(tokenizer, own, resolution.model.max_model_len, "prompt")
+            return raw_prompt(tokenizer, content)
+
+        return await self._in_thread(resolution, tokenizer, assembled)
 
     async def _in_thread(
         self,

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,7 +113,27 @@ class Settings:
     """Tell keys that are marked ``explain`` how their requests were routed."""
     kv_event_sources: Sequence[EventSource] = ()
     kv_event_block_size: int = 16
+    cacheable_minimum: Mapping[str, int] = field(default_factory=dict)
+    """ModelVersion -> tokens below which a prefix that a caller marks with ``cache_control`` does not count as one;
+    under ``""`` that of all others."""
     limits: Limits = field(default_factory=Limits)
+
+
+CACHEABLE_MINIMUM = 1024
+"""Anthropic's own for most models."""
+
+
+def parse_minimum(values: Sequence[str]) -> dict[str, int]:
+    """``[MODEL=]TOKENS`` each; raises BadSettings."""
+    found = {"": CACHEABLE_MINIMUM}
+    for text in values:
+        model, _, tokens = text.rpartition("=")
+        if not tokens.isdecimal() or (not model and "=" in text):
+            raise BadSettings(
+                f"--cacheable-minimum {text}: expected [MODEL=]TOKENS, for example tiny=256", field="cacheable_minimum"
+            )
+        found[model] = int(tokens)
+    return found
 
 
 def event_sources(events: Sequence[str], replays: Sequence[str], most: int) -> list[EventSource]:
@@ -192,6 +212,13 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         help="where that engine answers for batches that were missed",
     )
     parser.add_argument("--kv-event-block-size", type=int, default=16, metavar="TOKENS", help="of these engines")
+    parser.add_argument(
+        "--cacheable-minimum",
+        action="append",
+        default=[],
+        metavar="[MODEL=]TOKENS",
+        help=f"shortest prefix that `cache_control` marks, for a ModelVersion or for all (default {CACHEABLE_MINIMUM})",
+    )
     defaults = Limits()
     parser.add_argument("--max-body-bytes", type=int, default=defaults.body_bytes, metavar="N")
     parser.add_argument("--max-requests", type=int, default=defaults.requests, metavar="N", help="under way at once")
@@ -235,6 +262,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         explain_routes=options.explain_routes,
         kv_event_sources=event_sources(options.kv_event_source, options.kv_event_replay_source, defaults.engines),
         kv_event_block_size=options.kv_event_block_size,
+        cacheable_minimum=parse_minimum(options.cacheable_minimum),
         limits=Limits(
             body_bytes=options.max_body_bytes,
             requests=options.max_requests,

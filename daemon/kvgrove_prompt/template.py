@@ -65,6 +65,11 @@ class ChatTemplate:
         self._nonce = nonce
         self._now = now
 
+    @property
+    def source(self) -> str:
+        """The template's own text."""
+        return self._source
+
     def render(self, conversation: Conversation) -> list[Piece]:
         """The prompt as pieces that add up to what the template renders; raises as `rendering.render` does."""
         return self._render(self._job(conversation, traced=True))

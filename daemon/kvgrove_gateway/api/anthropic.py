@@ -9,13 +9,14 @@ the cache itself is automatic. It finds the longest stored prefix however many b
 so it never finds less than Anthropic's look-back of 20 blocks, and how long it keeps blocks is the namespace's to say.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from kvgrove_gateway.api.anthropic_prompt import lay_out
 from kvgrove_gateway.api.body import (
     MAX_MESSAGES,
     Extension,
@@ -28,20 +29,21 @@ from kvgrove_gateway.api.body import (
     read_object,
     refuse_other_parts,
 )
-from kvgrove_gateway.ask import Ask, Breakpoint, ChatPrompt
-from kvgrove_prompt.assembly import Message
+from kvgrove_gateway.api.openai import MAX_CALLS, ToolName
+from kvgrove_gateway.ask import Ask
+from kvgrove_gateway.errors import BadRequest
+from kvgrove_prompt.toolset import MAX_TOOLS
 from kvgrove_protocol.data import Sampling
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "standard_only"),
     "thinking": ({"type": "disabled"},),
-    "tools": ([],),
-    "tool_choice": ({"type": "auto"}, {"type": "none"}),
 }
 UNSUPPORTED = frozenset({"container", "context_management", "mcp_servers", "output_config", "output_format"})
 
 MAX_BREAKPOINTS = 4
-BLOCKS = frozenset({"text"})
+SYSTEM_BLOCKS = frozenset({"text"})
+MESSAGE_BLOCKS = frozenset({"text", "tool_use", "tool_result"})
 
 
 def _as_blocks(value: Any) -> Any:
@@ -50,6 +52,9 @@ def _as_blocks(value: Any) -> Any:
     if isinstance(value, list):
         return value
     raise PydanticCustomError("content_type", "Input should be a string or a list of blocks")
+
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class CacheControl(Strict):
@@ -64,16 +69,66 @@ class TextBlock(Strict):
     citations: None = None
 
 
-Blocks = Annotated[list[TextBlock], BeforeValidator(_as_blocks, json_schema_input_type=str | list[TextBlock])]
+TextBlocks = Annotated[list[TextBlock], BeforeValidator(_as_blocks, json_schema_input_type=str | list[TextBlock])]
+
+
+class ToolUseBlock(Strict):
+    type: Literal["tool_use"]
+    id: Id
+    name: ToolName
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+
+
+class ToolResultBlock(Strict):
+    type: Literal["tool_result"]
+    tool_use_id: Id
+    content: TextBlocks = Field([])
+    is_error: bool = False
+    """Told to the model by ``Error: `` ahead of the result."""
+    cache_control: CacheControl | None = None
+
+
+Block = Annotated[TextBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 
 
 class InputMessage(Strict):
     role: Literal["user", "assistant"]
-    content: Blocks
+    content: Annotated[
+        list[Block], BeforeValidator(_as_blocks, json_schema_input_type=str | list[Block]), Field(max_length=MAX_CALLS)
+    ]
+
+    @model_validator(mode="after")
+    def _blocks_fit(self) -> Self:
+        kinds = [each.type for each in self.content]
+        if self.role == "user" and "tool_use" in kinds:
+            raise PydanticCustomError("rule_tool_use", "content: tool_use blocks are the assistant's alone")
+        if self.role == "assistant" and "tool_result" in kinds:
+            raise PydanticCustomError("rule_tool_result", "content: tool_result blocks are the user's alone")
+        if "tool_result" in kinds and "text" in kinds[: len(kinds) - kinds[::-1].index("tool_result")]:
+            raise PydanticCustomError("rule_order", "content: tool_result blocks come ahead of all text")
+        if "tool_use" in kinds and "text" in kinds[kinds.index("tool_use") :]:
+            raise PydanticCustomError("rule_order", "content: tool_use blocks come behind all text")
+        return self
 
 
 class Metadata(Strict):
     user_id: str | None = Field(None, max_length=512)
+
+
+class ToolDefinition(Strict):
+    type: Literal["custom"] | None = None
+    name: ToolName
+    description: str | None = None
+    input_schema: dict[str, Any]
+    """A JSON Schema. The order of its keys does not matter to the cache."""
+    cache_control: CacheControl | None = None
+
+
+class ToolChoice(Strict):
+    type: Literal["auto", "none"]
+    disable_parallel_tool_use: bool = False
+    """Ends an answer with its first call."""
 
 
 class CountRequest(Strict):
@@ -81,41 +136,42 @@ class CountRequest(Strict):
 
     model: ModelName
     messages: list[InputMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    system: Blocks = Field([])
+    system: TextBlocks = Field([])
+    tools: list[ToolDefinition] = Field([], max_length=MAX_TOOLS)
+    tool_choice: ToolChoice = ToolChoice(type="auto")
+    cache_control: CacheControl | None = None
+    """A breakpoint behind the last message."""
     kvgrove: Extension = Extension()
 
     @model_validator(mode="after")
     def _breakpoints_fit(self) -> Self:
-        classes = [each.kept for each in self.breakpoints()]
+        blocks: list[TextBlock | ToolUseBlock | ToolResultBlock] = [*self.system]
+        blocks += [block for message in self.messages for block in message.content]
+        marked: list[ToolDefinition | TextBlock | ToolUseBlock | ToolResultBlock | CountRequest]
+        marked = [*self.tools, *blocks, self]
+        classes = [each.cache_control.ttl for each in marked if each.cache_control is not None]
         if len(classes) > MAX_BREAKPOINTS:
             raise PydanticCustomError(
-                "too_many", f"cache_control: at most {MAX_BREAKPOINTS} blocks may have one, leave some out"
+                "rule_breakpoints", "cache_control: at most 4 blocks may have one, leave some out"
             )
         if "5m" in classes and "1h" in classes[classes.index("5m") :]:
             raise PydanticCustomError(
-                "ttl_order", "cache_control.ttl: one of '1h' must not come after one of '5m', put the longer ones first"
+                "rule_ttl", "cache_control.ttl: one of '1h' must not come after one of '5m', put the longer ones first"
             )
         return self
 
-    def breakpoints(self) -> list[Breakpoint]:
-        """In the order of the prompt."""
-        system = [("messages[0].content", self.system)] if self.system else []
-        first = len(system)
-        said = [(f"messages[{first + index}].content", each.content) for index, each in enumerate(self.messages)]
-        return [found for origin, blocks in system + said for found in _in_blocks(origin, blocks)]
-
     def ask(self) -> Ask:
         """The prompt alone: nothing is to be generated."""
-        system = [Message(role="system", content=_text(self.system))] if self.system else []
-        said = [Message(role=each.role, content=_text(each.content)) for each in self.messages]
+        prompt, breakpoints = lay_out(self)
         return Ask(
             model=self.model,
-            prompt=ChatPrompt((*system, *said), open_ended=self.messages[-1].role == "assistant"),
+            prompt=prompt,
             prompt_field="messages",
             limit=0,
             limit_field="max_tokens",
             sampling=Sampling(),
-            breakpoints=self.breakpoints(),
+            call_prefix="toolu_",
+            breakpoints=breakpoints,
             prefix=self.kvgrove.prefix,
             documents=self.kvgrove.documents,
             session=self.kvgrove.session,
@@ -153,20 +209,34 @@ def parse_count(body: bytes) -> CountRequest:
 def _fields(body: bytes) -> dict[str, Any]:
     fields = read_object(body)
     drop_unsupported(fields, UNSUPPORTED, NEUTRAL)
-    refuse_other_parts(fields.get("system"), "system", BLOCKS)
-    messages = fields.get("messages")
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
-        if isinstance(message, dict):
-            refuse_other_parts(message.get("content"), f"messages[{index}].content", BLOCKS)
+    _refuse_what_cannot_be_done(fields)
+    refuse_other_parts(fields.get("system"), "system", SYSTEM_BLOCKS)
+    for index, message in enumerate(_objects(fields.get("messages"))):
+        content = message.get("content")
+        refuse_other_parts(content, f"messages[{index}].content", MESSAGE_BLOCKS)
+        for number, block in enumerate(_objects(content)):
+            path = f"messages[{index}].content[{number}].content"
+            refuse_other_parts(block.get("content"), path, SYSTEM_BLOCKS)
     return fields
 
 
-def _in_blocks(origin: str, blocks: Sequence[TextBlock]) -> Iterator[Breakpoint]:
-    for position, block in enumerate(blocks, 1):
-        if block.cache_control is not None:
-            text = _text(blocks[:position]) if position < len(blocks) else None
-            yield Breakpoint(origin, block.cache_control.ttl, text)
+def _refuse_what_cannot_be_done(fields: dict[str, Any]) -> None:
+    choice = fields.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        raise BadRequest(
+            "'tool_choice.type': a model cannot be made to call a tool here: use 'auto' or 'none'.",
+            field="tool_choice.type",
+            code="unsupported_parameter",
+        )
+    for index, tool in enumerate(_objects(fields.get("tools"))):
+        if isinstance(kind := tool.get("type"), str) and kind != "custom":
+            raise BadRequest(
+                f"'tools[{index}].type': only tools that the caller runs can be declared here: leave it out.",
+                field=f"tools[{index}].type",
+                code="unsupported_parameter",
+            )
 
 
-def _text(blocks: Sequence[TextBlock]) -> str:
-    return "\n".join(block.text for block in blocks)
+def _objects(value: Any) -> Sequence[dict[str, Any]]:
+    """The items of a list, what is no object taken for an empty one; none of anything else."""
+    return [each if isinstance(each, dict) else {} for each in value] if isinstance(value, list) else ()

@@ -5,16 +5,17 @@ to ``cache_creation_input_tokens`` (API-04). What is read is what was reused, ma
 What is written is counted up to the caller's last breakpoint, as they asked for it (see `account.written`).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from kvgrove_gateway.account import Account, written
-from kvgrove_gateway.answer import Answer
+from kvgrove_gateway.answer import Answer, AnswerPiece
 from kvgrove_gateway.answers import Answers
 from kvgrove_gateway.errors import ApiError
+from kvgrove_prompt.assembly import ToolCall
 
 KINDS = {
     400: "invalid_request_error",
@@ -28,7 +29,7 @@ KINDS = {
 }
 """HTTP status -> Anthropic's error type; any other is ``api_error``."""
 
-STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,18 @@ class MessageReplies:
 
     async def whole(self, answers: Answers) -> bytes:
         """All of it in one body. Raises ApiError if the answer breaks off."""
-        text = "".join([piece.text async for _, piece in answers.pieces() if piece is not None])
+        content: list[dict[str, Any]] = []
+        async for _, piece in answers.pieces():
+            if piece is None:
+                continue
+            if piece.call is not None:
+                content.append(_tool_use(piece.call) | {"input": msgspec.json.decode(piece.call.arguments)})
+            elif piece.text and content and content[-1]["type"] == "text":
+                content[-1]["text"] += piece.text
+            elif piece.text:
+                content.append({"type": "text", "text": piece.text})
         answer = answers.first
-        body = self._message([{"type": "text", "text": text}] if text else [], answers.account)
+        body = self._message(content, answers.account)
         return msgspec.json.encode(
             body
             | {
@@ -53,22 +63,23 @@ class MessageReplies:
         )
 
     async def events(self, answers: Answers) -> AsyncIterator[bytes]:
-        """In Anthropic's order: message_start, the content block with its deltas, message_delta, message_stop.
+        """In Anthropic's order: message_start, the blocks with their deltas one by one, message_delta, message_stop.
 
         An error travels as an event: the status line is long gone.
         """
-        started = self._message([], answers.account)
-        yield _event("message_start", message=started)
-        yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        yield _event("message_start", message=self._message([], answers.account))
         yield _event("ping")
+        blocks = _Blocks()
         try:
             async for _, piece in answers.pieces():
-                if piece is not None and piece.text:
-                    yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece.text})
+                if piece is not None:
+                    for event in blocks.take(piece):
+                        yield event
         except ApiError as error:
             yield _event("error", error=_error(error.status, error.message))
             return
-        yield _event("content_block_stop", index=0)
+        for event in blocks.end():
+            yield event
         answer = answers.first
         yield _event(
             "message_delta",
@@ -89,6 +100,35 @@ class MessageReplies:
             "stop_sequence": None,
             "usage": usage_body(account),
         }
+
+
+@dataclass
+class _Blocks:
+    """Content blocks of a stream: at most one is open."""
+
+    index: int = -1
+    in_text: bool = False
+
+    def take(self, piece: AnswerPiece) -> Iterator[bytes]:
+        if piece.call is not None:
+            yield from self.end()
+            self.index += 1
+            yield _event("content_block_start", index=self.index, content_block=_tool_use(piece.call) | {"input": {}})
+            yield self._delta({"type": "input_json_delta", "partial_json": piece.call.arguments})
+            yield _event("content_block_stop", index=self.index)
+        elif piece.text:
+            if not self.in_text:
+                self.index, self.in_text = self.index + 1, True
+                yield _event("content_block_start", index=self.index, content_block={"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": piece.text})
+
+    def end(self) -> Iterator[bytes]:
+        if self.in_text:
+            self.in_text = False
+            yield _event("content_block_stop", index=self.index)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self.index, delta=delta)
 
 
 def usage_body(account: Account) -> dict[str, Any]:
@@ -113,6 +153,10 @@ def token_count(tokens: int) -> bytes:
 
 def _error(status: int, message: str) -> dict[str, str]:
     return {"type": KINDS.get(status, "api_error"), "message": message}
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name}
 
 
 def _stop_reason(answer: Answer) -> str:

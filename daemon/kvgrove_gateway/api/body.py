@@ -3,6 +3,7 @@
 The same for every dialect: strict types, closed objects, and no word of the value in the message (I12).
 """
 
+from itertools import zip_longest
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -72,10 +73,11 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 def check(model: type[M], fields: dict[str, Any]) -> M:
     """``fields`` as ``model``, null taken for absent; raises BadRequest."""
+    present = {name: value for name, value in fields.items() if value is not None}
     try:
-        return model.model_validate({name: value for name, value in fields.items() if value is not None})
+        return model.model_validate(present)
     except ValidationError as error:
-        raise _first_problem(error) from None
+        raise _first_problem(error, present) from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply: flatten it.", code="invalid_json") from None
 
@@ -104,11 +106,12 @@ def _same(value: Any, neutral: Any) -> bool:
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
-def _first_problem(error: ValidationError) -> BadRequest:
+def _first_problem(error: ValidationError, fields: dict[str, Any]) -> BadRequest:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    field, message, kind = _path(first["loc"]), first["msg"], first["type"]
-    if not field:  # a rule over several fields names its field itself
-        field, _, message = message.partition(": ")
+    field, message, kind = _path(first["loc"], fields), first["msg"], first["type"]
+    if kind.startswith("rule_"):  # a rule over several fields names its field itself
+        named, _, message = message.partition(": ")
+        field = f"{field}.{named}" if field else named
     if kind == "missing":
         return BadRequest(f"'{field}' is required.", field=field, code="missing_required_parameter")
     if kind == "extra_forbidden":
@@ -116,9 +119,22 @@ def _first_problem(error: ValidationError) -> BadRequest:
     return BadRequest(f"'{field}': {message}.", field=field)
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """``messages[0].content``, as OpenAI writes it. Names from the request are cut short."""
+def _path(location: tuple[int | str, ...], value: Any) -> str:
+    """``messages[0].content``, as OpenAI writes it. Names from the request are cut short.
+
+    Pydantic's location also names the member of a union that it looked at: whatever leads nowhere in ``value``.
+    """
     path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part[:64]}" if path else part[:64]
+    for part, following in zip_longest(location, location[1:]):
+        if isinstance(part, int):
+            path += f"[{part}]"
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, dict) and (following is None or _leads_on(value, part, following)):
+            path += f".{part[:64]}" if path else part[:64]
+            value = value.get(part)
     return path
+
+
+def _leads_on(value: dict[str, Any], part: str, following: int | str) -> bool:
+    """Whether ``part`` is a key of ``value`` and not the name of a union's member that is spelled like one."""
+    return isinstance(value.get(part), dict | list) or (part in value and following not in value)

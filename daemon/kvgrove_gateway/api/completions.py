@@ -56,12 +56,14 @@ class CompletionRequest(Generation):
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
         if self.max_tokens == 0 and not self.echo:
-            raise PydanticCustomError("nothing_asked", "max_tokens: 0 is only allowed with 'echo': true")
+            raise PydanticCustomError("rule_nothing", "max_tokens: 0 is only allowed with 'echo': true")
         if len(self.prompt) * self.n > MAX_CHOICES:
-            raise PydanticCustomError("too_many", f"n: prompts times n is at most {MAX_CHOICES}, send several requests")
+            raise PydanticCustomError(
+                "rule_choices", f"n: prompts times n is at most {MAX_CHOICES}, send several requests"
+            )
         if self.kvgrove.prefix is not None or self.kvgrove.documents:
             raise PydanticCustomError(
-                "raw_prompt", "kvgrove: a raw prompt takes no declared texts, ask for a chat completion"
+                "rule_raw", "kvgrove: a raw prompt takes no declared texts, ask for a chat completion"
             )
         return self
 

@@ -4,7 +4,7 @@ Both forms are made from the same facts, so that usage is the same either way (A
 when it is 0 (API-01).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from kvgrove_gateway.account import Account
 from kvgrove_gateway.answer import AnswerPiece, LogprobText
 from kvgrove_gateway.answers import Answers
 from kvgrove_gateway.errors import ApiError
+from kvgrove_prompt.assembly import ToolCall
 
 NEVER = -9999.0
 """OpenAI's figure for a log probability that is no finite number."""
@@ -41,11 +42,7 @@ class ChatReplies:
         choices = [
             {
                 "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": "".join(piece.text for piece in pieces),
-                    "refusal": None,
-                },
+                "message": _message(pieces),
                 "logprobs": _logprobs([each for piece in pieces for each in piece.logprobs]) if self.logprobs else None,
                 "finish_reason": answers.all[index].finish_reason,
             }
@@ -62,9 +59,14 @@ class ChatReplies:
         """
         for index in range(len(answers.all)):
             yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
-        left = len(answers.all)
+        left, calls = len(answers.all), [0] * len(answers.all)
         try:
             async for index, piece in answers.pieces():
+                if piece is not None and piece.call is not None:
+                    for call in _call_deltas(piece.call, calls[index]):
+                        yield self._chunk(index, {"tool_calls": [call]})
+                    calls[index] += 1
+                    continue
                 if piece is not None:
                     yield self._chunk(index, {"content": piece.text}, piece.logprobs if self.logprobs else ())
                     continue
@@ -103,6 +105,25 @@ class ChatReplies:
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+def _message(pieces: Sequence[AnswerPiece]) -> dict[str, Any]:
+    text = "".join(piece.text for piece in pieces)
+    calls = [piece.call for piece in pieces if piece.call is not None]
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return message
+
+
+def _call_deltas(call: ToolCall, number: int) -> Iterator[dict[str, Any]]:
+    """Who is called, then with what."""
+    function = {"name": call.name, "arguments": ""}
+    yield {"index": number, "id": call.id, "type": "function", "function": function}
+    yield {"index": number, "function": {"arguments": call.arguments}}
 
 
 def usage_body(account: Account) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Asked:
     """On whose behalf each is explained; None: the caller's own."""
 
 
-class _CallerFields(BaseModel):
+class OnBehalfOf(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     tenant: str = Field(min_length=1, max_length=256)
@@ -46,11 +46,11 @@ class _CallerFields(BaseModel):
     scopes: list[str] = Field([], max_length=256)
 
 
-class _Envelope(BaseModel):
+class ExplainRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     requests: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_REQUESTS)
-    callers: list[_CallerFields | None] = Field([], max_length=MAX_REQUESTS)
+    callers: list[OnBehalfOf | None] = Field([], max_length=MAX_REQUESTS)
 
 
 def parse_asked(body: bytes, *, on_behalf: bool) -> Asked:
@@ -59,7 +59,7 @@ def parse_asked(body: bytes, *, on_behalf: bool) -> Asked:
     Raises BadRequest, naming the field and never quoting its value.
     """
     try:
-        envelope = _Envelope.model_validate(msgspec.json.decode(body))
+        envelope = ExplainRequest.model_validate(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
     except ValidationError as error:
@@ -112,6 +112,6 @@ def is_anthropic(fields: Mapping[str, Any]) -> bool:
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, Mapping) and ("cache_control" in part or part.get("type") in _ANTHROPIC_BLOCKS):
+            if isinstance(part, Mapping) and ("cache_control" in part or str(part.get("type")) in _ANTHROPIC_BLOCKS):
                 return True
     return False

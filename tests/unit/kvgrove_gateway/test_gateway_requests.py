@@ -42,7 +42,7 @@ def test_every_accepted_field_is_carried() -> None:
         user="whoever",
         kvgrove={"prefix": "rules", "documents": ["b", "a"], "session": "s"},
     )
-    assert [message.text for message in request.messages] == ["be brief", "a\nb", "c", ""]
+    assert [message.text for message in request.ask().prompt.messages] == ["be brief", "a\nb", "c", ""]
     assert request.include_usage
     assert request.ask().limit == 7
     assert (request.temperature, request.top_p, request.seed) == (0, 0.5, -3)
@@ -54,7 +54,13 @@ def test_every_accepted_field_is_carried() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"frequency_penalty": 2.1}, "frequency_penalty"),
         ({"presence_penalty": "1"}, "presence_penalty"),
@@ -83,7 +89,11 @@ def test_every_accepted_field_is_carried() -> None:
         ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "narrator", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x", "tool_call_id": "c"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}, "messages[0].tool_calls[0].function"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
@@ -93,7 +103,7 @@ def test_every_accepted_field_is_carried() -> None:
         ({"kvgrove": {"documents": "a"}}, "kvgrove.documents"),
         ({"kvgrove": {"session": ""}}, "kvgrove.session"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
-        ({"chat_template_kwargs": {}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "chat_template_kwargs.chat_template"),
         ({"tenant": "b"}, "tenant"),
     ],
 )
@@ -117,9 +127,7 @@ def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
 )
 def test_cor_08_a_part_that_is_no_text_is_refused_by_name_and_never_left_out(part: dict[str, Any]) -> None:
     text = {"type": "text", "text": "What does the picture show?"}
-    assert (
-        parse(messages=[{"role": "user", "content": [text]}]).messages[0].text == text["text"]
-    )  # what is warm by then
+    assert parse(messages=[{"role": "user", "content": [text]}]).ask().prompt.messages[0].text == text["text"]  # warm
     error = refusal(messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": [text, part]}])
     assert (error.status, error.code) == (400, "unsupported_content")
     assert error.field == "messages[1].content[1].type"
