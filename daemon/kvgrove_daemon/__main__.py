@@ -25,8 +25,9 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)
     if settings.metrics is not None:
-        port = node.metrics.serve(*settings.metrics)
-        address = f"http://{settings.metrics[0]}:{port}/metrics"
+        port = node.metrics.serve(*settings.metrics, settings.metrics_tls)
+        scheme = "http" if settings.metrics_tls is None else "https"
+        address = f"{scheme}://{settings.metrics[0]}:{port}/metrics"
         log.info("metrics on %s", address)
         if settings.metrics_address_file is not None:
             _write_whole(settings.metrics_address_file, f"{address}\n")

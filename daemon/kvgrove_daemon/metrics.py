@@ -3,7 +3,9 @@
 Warm-up is counted apart and left out of the token counters, so that it never flatters a hit ratio (WRM-01).
 """
 
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -17,6 +19,12 @@ from kvgrove_protocol.events import HOST
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class MetricsTlsUnusable(Terminal):
+    """The files for HTTPS of the metrics' endpoint cannot be used."""
+
+    code = "metrics_tls_unusable"
 
 
 class MetricsPortInUse(Terminal):
@@ -202,10 +210,23 @@ class NodeMetrics:
             (counter.labels(label) if label else counter).inc(total - shown)
             self._shown[id(counter), label] = total
 
-    def serve(self, address: str, port: int) -> int:
-        """Start the HTTP endpoint; answers the port that was bound. Raises MetricsPortInUse."""
+    def serve(self, address: str, port: int, tls: tuple[Path, Path] | None = None) -> int:
+        """Start the HTTP endpoint; answers the port that was bound. ``tls``: PEM certificate and key, for HTTPS.
+
+        Raises MetricsPortInUse or MetricsTlsUnusable.
+        """
+        certificate, key = (str(path) for path in tls) if tls is not None else (None, None)
+        if certificate is not None:
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+            except OSError as error:
+                raise MetricsTlsUnusable(
+                    f"--metrics-tls-cert {certificate}, --metrics-tls-key {key}: {error.strerror or error}; give a PEM "
+                    "certificate and its key",
+                    field="--metrics-tls-cert",
+                ) from None
         try:
-            server, _ = start_http_server(port, address, registry=self.registry)
+            server, _ = start_http_server(port, address, registry=self.registry, certfile=certificate, keyfile=key)
         except OSError as error:
             raise MetricsPortInUse(
                 f"--metrics {address}:{port}: {error.strerror}; choose another port, or 0 for any"

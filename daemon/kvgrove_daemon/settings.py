@@ -25,6 +25,8 @@ class Settings:
     device: str
     metrics: tuple[str, int] | None
     pod_uid: str
+    metrics_tls: tuple[Path, Path] | None = None
+    """PEM certificate and key; None: the metrics' endpoint is in the clear."""
     metrics_address_file: Path | None = None
     """Written with the address of the Prometheus endpoint once it is bound, for whoever asked for port 0."""
     link_keys: LinkKeys | None = None
@@ -57,6 +59,10 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--metrics", type=_host_port, default=None, help="HOST:PORT of the Prometheus endpoint (default: none)"
     )
     parser.add_argument(
+        "--metrics-tls-cert", type=Path, metavar="FILE", help="PEM certificate with its chain: --metrics over HTTPS"
+    )
+    parser.add_argument("--metrics-tls-key", type=Path, metavar="FILE", help="PEM key of --metrics-tls-cert")
+    parser.add_argument(
         "--metrics-address-file", type=Path, metavar="FILE", help="write the bound http:// address of --metrics here"
     )
     add_options(parser)
@@ -70,6 +76,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--kv-events-key", type=Path, metavar="FILE", help="this node's CURVE certificate, with secret")
     parser.add_argument("--kv-events-clients", type=Path, metavar="DIR", help="CURVE certificates of those let in")
     found = parser.parse_args(arguments)
+    if (found.metrics_tls_cert is None) != (found.metrics_tls_key is None):
+        parser.error("--metrics-tls-cert and --metrics-tls-key: HTTPS needs both; give the other one too")
     try:
         kv_events = export_settings(
             found.kv_events, found.kv_events_replay, found.kv_events_key, found.kv_events_clients
@@ -87,6 +95,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         threads=found.threads,
         device=found.device,
         metrics=found.metrics,
+        metrics_tls=(found.metrics_tls_cert, found.metrics_tls_key) if found.metrics_tls_cert is not None else None,
         metrics_address_file=found.metrics_address_file,
         pod_uid=found.pod_uid,
         link_keys=keys,

@@ -50,9 +50,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def base_address(listener: socket.socket) -> str:
+def base_address(listener: socket.socket, scheme: str = "http") -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def write_address(path: Path, address: str) -> None:
@@ -72,7 +72,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, gateway.stop)
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
-    address = base_address(listener)
+    address = base_address(listener, "http" if settings.tls is None else "https")
     log.info("listening on %s", address)
     if settings.address_file is not None:
         write_address(settings.address_file, address)

@@ -36,6 +36,7 @@ from kvgrove_gateway.node_link import NodeLink
 from kvgrove_gateway.protection.assembled import Protection
 from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.settings import Settings
+from kvgrove_gateway.tls import ServerTls
 from kvgrove_link.body_store import BodyStore
 from kvgrove_link.clock import boottime
 from kvgrove_link.frames import new_boot_id
@@ -53,12 +54,14 @@ SWEEP_S = 0.05
 BACKLOG = 2048
 """Connections the kernel holds while the loop is busy."""
 
+CERTIFICATE_LOOK_S = 1.0
+
 
 class Gateway:
     """One gateway process. `run` returns after `stop`, once requests are answered or the drain time is over."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
-        """``listener``: bound, not listening yet. Raises BrokenKeyFile or LinkKeysUnusable."""
+        """``listener``: bound, not listening yet. Raises BrokenKeyFile, LinkKeysUnusable or TlsUnusable."""
         limits = settings.limits
         if settings.link_keys is not None:
             settings.link_keys.own()  # said at the start, where somebody looks
@@ -151,6 +154,8 @@ class Gateway:
             namespace_of=self._namespace_of,
             refuse=lambda path, error: api_error(path, error, f"req_{secrets.token_hex(12)}"),
         )
+        failed = self._metrics.certificate_failures.inc
+        self._tls = tls = ServerTls(settings.tls, on_failure=failed) if settings.tls is not None else None
         self._server = _Server(
             uvicorn.Config(
                 self._gate,
@@ -162,6 +167,7 @@ class Gateway:
                 backlog=BACKLOG,
                 timeout_keep_alive=limits.idle_s,
                 timeout_graceful_shutdown=limits.drain_s,
+                ssl_context_factory=(lambda _config, _default: tls.context) if tls is not None else None,
             )
         )
         self._plan_changed = asyncio.Event()
@@ -178,6 +184,7 @@ class Gateway:
             asyncio.create_task(self._read_ahead(), name="read-ahead"),
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self._engines.run(), name="engines"),
+            asyncio.create_task(self._renew_certificate(), name="certificate"),
         ]
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
@@ -190,6 +197,12 @@ class Gateway:
         finally:
             stopping.cancel()
             await self._close(helpers)
+
+    async def _renew_certificate(self) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_S)
+            if self._tls is not None:
+                await asyncio.to_thread(self._tls.refresh)
 
     def stop(self) -> None:
         """Take no new requests, answer those under way, then end `run`."""

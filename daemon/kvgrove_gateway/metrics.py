@@ -119,6 +119,9 @@ class Metrics:
         self.key_file_failures = Counter(
             "kvgrove_gateway_key_file_failures", "Broken keys files that were not taken over", registry=registry
         )
+        self.certificate_failures = Counter(
+            "kvgrove_gateway_certificate_failures", "Renewed TLS certificates that could not be used", registry=registry
+        )
         self.slow_clients = Counter(
             "kvgrove_gateway_slow_clients", "Requests cancelled because the caller did not read", registry=registry
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvgrove_gateway.tls import TlsFiles
 from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.security import add_options, link_keys
 from kvgrove_protocol.control import GATEWAY
@@ -106,6 +107,8 @@ class Settings:
     rate_limits: Path | None = None
     """What tenants may use."""
     audit_log: Path | None = None
+    tls: TlsFiles | None = None
+    """None: HTTP in the clear."""
     address_file: Path | None = None
     """Written with the bound address once it is known, for whoever asked for port 0."""
     log_level: str = "INFO"
@@ -190,6 +193,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--audit-log", type=Path, metavar="PATH", help="append who used what, a JSON object a line; reopened on SIGHUP"
     )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate with its chain: serve HTTPS")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="write the bound http:// address here")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     parser.add_argument(
@@ -247,6 +252,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     for name in ("drain", "drain_notice"):
         if getattr(options, name) < 0:
             raise BadSettings(f"--{name.replace('_', '-')}: must be 0 or above", field=name)
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise BadSettings("--tls-cert and --tls-key: HTTPS needs both; give the other one too", field="tls_cert")
     return Settings(
         member=options.member,
         control=options.control,
@@ -257,6 +264,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         oidc=options.oidc,
         rate_limits=options.rate_limits,
         audit_log=options.audit_log,
+        tls=TlsFiles(options.tls_cert, options.tls_key) if options.tls_cert is not None else None,
         address_file=options.address_file,
         log_level=options.log_level,
         explain_routes=options.explain_routes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,8 +18,10 @@ import httpx
 import msgspec
 import openai
 import pytest
+from certificates import write_pair
 from gateway_rig import KEYS, Stage, client, metrics, stage, wait_ready, wait_until, write_keys
 
+from kvgrove_gateway.tls import TlsFiles
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, PrefixPlan
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Isolation, Purge
@@ -59,6 +62,20 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str],
         for base in bases:
             wait_ready(base)
         yield Served(rig, bases, rig.planner.models[0])
+
+
+def test_a_gateway_with_a_certificate_speaks_https_and_nothing_else(served: Served, tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
+    write_pair(files, 7)
+    base = served.stage.gateway("gateway-tls", "--tls-cert", str(files.certificate), "--tls-key", str(files.key))
+    assert base.startswith("https://127.0.0.1:")
+    trusted = ssl.create_default_context(cafile=str(files.certificate))
+    assert httpx.get(f"{base}/healthz", verify=trusted).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{base}/healthz".replace("https", "http"))
+    process = served.stage.processes.pop("gateway-tls")
+    process.kill()
+    process.wait(30)
 
 
 @pytest.fixture
