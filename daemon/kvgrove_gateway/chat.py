@@ -236,9 +236,10 @@ class Chat:
         """By the generation that the conversation belongs to, where the plan has several."""
         resolution = self._resolve(call)
         offers = self._board.current.offers(resolution.namespace)
-        if len(offers) == 1:
-            return resolution
         conversation = self._conversations.of(resolution.namespace.uid, resolution.caller, call.ask.said)
+        if len(offers) == 1:
+            self._conversations.remember(conversation, resolution.model)
+            return resolution
 
         async def held(model: ModelPlan) -> int:
             try:

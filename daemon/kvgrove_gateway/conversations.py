@@ -92,11 +92,15 @@ class Conversations:
     ) -> ModelPlan:
         """The generation to answer it by. ``held``: tokens of its history that some node holds under a generation."""
         chosen = await self._home(offers, conversation, held) or by_weight(offers, conversation.anchor)
-        self._answered[conversation.now] = chosen.generation
+        self.remember(conversation, chosen)
+        return chosen
+
+    def remember(self, conversation: Conversation, model: ModelPlan) -> None:
+        """It is answered by ``model``: also while there is no other, since one may come."""
+        self._answered[conversation.now] = model.generation
         self._answered.move_to_end(conversation.now)
         while len(self._answered) > self._capacity:
             self._answered.popitem(last=False)
-        return chosen
 
     async def _home(
         self, offers: Sequence[Offer], conversation: Conversation, held: Callable[[ModelPlan], Awaitable[int]]
