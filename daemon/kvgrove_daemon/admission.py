@@ -6,6 +6,7 @@ say who shares its cache and its texts. A caller without them is answered, cold,
 looked up, so that neither reason nor time depends on what is resident.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,6 +63,13 @@ def _reference_problem(namespace: HostedNamespace, caller: Caller, span: Span) -
     if (document.body, document.epoch) != (reference.digest, reference.epoch):
         return _refuse("stale_fence", "a referenced document has another version: resolve it anew", retryable=True)
     return None
+
+
+def may_reuse(namespace: HostedNamespace, caller: Caller, spans: Sequence[Span]) -> bool:
+    """Whether ``caller`` might ask a prompt of these spans now, and be answered warm."""
+    if namespace.plan.suspended or not serves(namespace, caller) or not shares_with(namespace, caller):
+        return False
+    return all(_reference_problem(namespace, caller, span) is None for span in spans)
 
 
 def admit(request: Generate, table: PlanTable, *, lease_valid: bool) -> Admission:

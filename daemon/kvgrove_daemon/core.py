@@ -191,6 +191,8 @@ class Core:
             case Drop():
                 self._drop(command)
             case Erase():
+                for order in command.orders:
+                    self._runner.hot.forget(order.subject)
                 self._eraser.follow(command.orders, settled=command.settled)
                 self._publish()
             case Restored():
@@ -202,7 +204,7 @@ class Core:
         self._runner.on_restored(command)
 
     def _set_warm(self, command: Warm) -> None:
-        self._warmer.targets.replace(command.targets)
+        self._warmer.targets.replace([*command.targets, *self._runner.hot.targets(self._around.table())])
         self._set_rooms(command.rooms)
         self._warm_fences = command.fences
         self._publish()
@@ -217,6 +219,7 @@ class Core:
         self._quota_problems = problems
 
     def _drop(self, command: Drop) -> None:
+        self._runner.hot.forget(Subject(command.namespace_uid, command.root, command.document))
         for pool in self._pools.all():
             pool.drop(command.cause, Subject(command.namespace_uid, command.root, command.document))
         self._publish()
@@ -236,8 +239,7 @@ class Core:
         self._runner.advance()
         for pool in self._pools.all():
             pool.store.relieve(MOST_RELIEVED if self._runner.idle else MOST_RELIEVED_BETWEEN_STEPS)
-        if self._runner.idle:
-            self._warmer.next()  # warm-up yields to live traffic: one target at a time, and only while nobody waits
+        self._warmer.next()
         self._runner.let_go()
         now = self._around.clock()
         due = now >= self._next_heartbeat

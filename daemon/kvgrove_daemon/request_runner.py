@@ -18,6 +18,7 @@ from kvgrove_daemon.commands import Restored, Start
 from kvgrove_daemon.computing import end_build, engine_request, explain, remember, take_loaded
 from kvgrove_daemon.engine.loop import BlocksComputed, EngineEvent, EngineLoop, Failed, Finished, PromptScored, TokenOut
 from kvgrove_daemon.history import ReuseHistory
+from kvgrove_daemon.hot_chains import HotChains
 from kvgrove_daemon.judging import Task, is_fresh, judge
 from kvgrove_daemon.placing import Placer, Wait
 from kvgrove_daemon.refusals import NEVER_ROOM, NO_ROOM_IN_TIME, QUEUE_FULL, Refusal
@@ -56,6 +57,7 @@ class RequestRunner:
         self._placer = Placer(around, self.flights, restorer, self._pace)
         self._room = WaitingRoom()
         self._woken: deque[Wake] = deque()
+        self.hot = HotChains()
         self.history = ReuseHistory()
         self._replies = Replies(around)
         self.roster = Roster()
@@ -251,6 +253,8 @@ class RequestRunner:
                 self._replies.token(active, work, event)
             case Finished():
                 remember(work, self.history)
+                if work.build.bypass is None and active.start is not None:
+                    self.hot.note(work.task, work.build.chain, work.task.prompt_tokens)
                 self._replies.finished(active, work, event.reason)
                 self._step(active, RequestEvent.FINISH)
             case Failed():

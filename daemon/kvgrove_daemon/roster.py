@@ -22,6 +22,13 @@ class Roster:
     def __init__(self) -> None:
         self._active: dict[str, Active] = {}
         self._numbers = 0
+        self.warming = 0
+        """Those that are warm-up."""
+
+    @property
+    def live(self) -> int:
+        """Those that somebody asked for."""
+        return len(self._active) - self.warming
 
     def __len__(self) -> int:
         return len(self._active)
@@ -31,6 +38,7 @@ class Roster:
         self._numbers += 1
         active = Active(self._numbers, start, namespace_uid, arrived)
         self._active[active.id] = active
+        self.warming += start is None
         return active
 
     def get(self, request_id: str) -> Active | None:
@@ -39,6 +47,7 @@ class Roster:
 
     def remove(self, active: Active) -> None:
         del self._active[active.id]
+        self.warming -= active.start is None
 
     def of(self, peer: bytes, request_id: str | None = None) -> list[Active]:
         """All that ``peer`` asked for, or those with one of its request ids."""

@@ -17,10 +17,6 @@ from kvgrove_daemon.warm_set import WarmSet, Warmth
 from kvgrove_daemon.warmup import Served, WarmTarget
 from kvgrove_protocol.chain import TOKEN_BYTES
 from kvgrove_protocol.data import Sampling
-from kvgrove_protocol.identity import Caller
-
-NOBODY = Caller()
-"""Warm targets hold declared text only: no caller's realm is in their keys."""
 
 
 class Warmer:
@@ -36,10 +32,19 @@ class Warmer:
         return self.targets.measure()
 
     def next(self) -> None:
-        """Start the next target that is not warm, if there is one and it may be warmed now."""
-        target = self.targets.next(self._around.clock(), lambda target: self._home(target) is not None)
-        if target is not None:
+        """Start the next targets that are not warm, if there are any and they may be warmed now.
+
+        Only while nobody else is there: warm-up yields to live traffic.
+        """
+        while not self._runner.roster.live:
+            target = self.targets.next(self._around.clock(), self._may_start)
+            if target is None:
+                return
             self._start(target)
+
+    def _may_start(self, target: WarmTarget) -> bool:
+        home = self._home(target)
+        return home is not None and self._runner.roster.warming < home[0].plan.warm_parallelism
 
     def _home(self, target: WarmTarget) -> tuple[HostedNamespace, HostedModel] | None:
         """Where ``target`` belongs, if it is what the plan in force wants and this node may store for it now."""
@@ -53,7 +58,7 @@ class Warmer:
     def _prompt(self, namespace: HostedNamespace, model: HostedModel, target: WarmTarget) -> CachedPrompt:
         return cached_prompt(
             namespace,
-            NOBODY,
+            target.caller,
             target.tokens,
             target.spans,
             block_size=model.pool.store.block_size,
@@ -77,7 +82,7 @@ class Warmer:
                 namespace=namespace,
                 model=model,
                 cold=None,
-                caller=NOBODY,
+                caller=target.caller,
                 party=WARM_UP,
                 fence=target.fence,
                 tokens=target.tokens,

@@ -13,6 +13,10 @@ from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.chain import TOKEN_BYTES, Span
 from kvgrove_protocol.control import DocumentPlan, PrefixPlan
 from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.identity import Caller
+
+NOBODY = Caller()
+"""Asks for declared text only: no caller's realm is in its keys."""
 
 Served = tuple[str, bytes]
 """Namespace UID, and the generation that serves it."""
@@ -20,7 +24,7 @@ Served = tuple[str, bytes]
 
 @dataclass(frozen=True)
 class WarmTarget:
-    """Whole blocks of declared text. Holds no private token, so its keys are those of every caller."""
+    """Whole blocks to compute. Of declared text, whose keys are those of every caller, unless it has a ``caller``."""
 
     namespace_uid: str
     generation: bytes
@@ -32,6 +36,8 @@ class WarmTarget:
     spans: list[Span]
     blocks: int
     """How many blocks ``tokens`` fill."""
+    caller: Caller = NOBODY
+    """Who asked it (`hot_chains`); nobody by default."""
 
     @property
     def served(self) -> Served:
@@ -74,7 +80,7 @@ def warm_targets(
                     prefix=prefix.name,
                     coming=coming,
                     tokens=prompt.tokens[: whole * TOKEN_BYTES],
-                    spans=_cut(prompt.spans, whole),
+                    spans=cut_spans(prompt.spans, whole),
                     blocks=whole // block_size,
                 )
             )
@@ -105,7 +111,8 @@ def _document(document: DocumentPlan, text: str) -> DocumentBody:
     )
 
 
-def _cut(spans: list[Span], end: int) -> list[Span]:
+def cut_spans(spans: Sequence[Span], end: int) -> list[Span]:
+    """``spans`` up to token ``end``."""
     return [
         Span(span.kind, span.start, min(span.end, end), name=span.name, document=span.document)
         for span in spans

@@ -96,7 +96,9 @@ class Story:
         return sum(generation.startswith(each) for each in by) / asked
 
     def generation(self, model: str) -> str:
-        return str(wait_for(lambda: self.plane.get("mv", model)["status"].get("generation"), f"generation of {model}"))
+        return str(
+            wait_for(lambda: self.plane.get("mv", model).get("status", {}).get("generation"), f"generation of {model}")
+        )
 
 
 def reused(answer: dict[str, Any]) -> int:
