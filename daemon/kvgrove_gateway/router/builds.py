@@ -23,6 +23,9 @@ LONGEST_S: Final = 120.0
 NOTED_BLOCKS: Final = 256
 """Of one prompt: what prompts have in common lies at their beginning."""
 
+LOOKED_AT: Final = 64
+"""Notes under one key, newest first: a crowd that asks for one prefix must not make each decision dearer (I11)."""
+
 
 class _Note(NamedTuple):
     slot: int
@@ -86,7 +89,7 @@ class Builds:
         """Add to ``matches`` what the nodes in ``slots`` are computing of ``keys`` right behind what they have."""
         ends: dict[int, list[tuple[int, int]]] = {}
         for start in self._starts:
-            for note in self._notes.get(keys[start], ()) if start < len(keys) else ():
+            for note in self._notes.get(keys[start], ())[-LOOKED_AT:] if start < len(keys) else ():
                 if note.start == start and note.birth == self._index.birth(note.slot):
                     ends.setdefault(note.slot, []).append((start, start + _common(note.keys, keys, start)))
         if not ends:

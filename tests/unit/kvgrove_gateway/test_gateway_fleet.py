@@ -95,9 +95,9 @@ def test_prompts_that_are_not_noted_as_builds_are_counted() -> None:
             await eventually(lambda: fleet.place(4 * BLOCK, KEYS, BLOCK).decision.matched_tokens > 0)
             slot = fleet.place(4 * BLOCK, KEYS, BLOCK).choice.slot
             assert slot is not None
-            others = b"".join(number.to_bytes(32, "big") for number in range(NOTED_BLOCKS))
+            others = [number.to_bytes(32, "big") for number in range(NOTED_BLOCKS)]
             for _ in range(BUILDING_BLOCKS // NOTED_BLOCKS):
-                fleet.router.builds.begin(slot, others, 60.0, time.perf_counter())
+                fleet.router.builds.begin(slot, others, 0, 60.0, time.perf_counter())
             assert metrics.registry.get_sample_value("kvgrove_router_builds_unnoted_total") == 0
             fleet.dispatched(fleet.place(4 * BLOCK, KEYS, BLOCK))
             assert metrics.registry.get_sample_value("kvgrove_router_builds_unnoted_total") == 1
