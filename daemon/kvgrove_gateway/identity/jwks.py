@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 from jwt.algorithms import AllowedPublicKeys
 
 from kvgrove_gateway.errors import Unavailable
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 MAX_JWKS_BYTES = 1 << 20
 MAX_KEYS = 256
 
-_ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+_ASYMMETRIC = ("RSA", "EC", "OKP")
 
 
 class JwksFailure(Exception):
@@ -97,8 +98,9 @@ def parse_jwks(body: bytes) -> dict[str | None, IssuerKey]:
         if entry.get("kty") not in _ASYMMETRIC or entry.get("use", "sig") != "sig":
             continue
         try:
-            key = jwt.PyJWK(entry)
-        except (jwt.PyJWTError, ValueError, TypeError):
+            # Numbers and lists have no place in the parts of a key; libraries differ in how they choke on them.
+            key = jwt.PyJWK({name: value for name, value in entry.items() if isinstance(value, str)})
+        except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
             continue
         kid, algorithm = entry.get("kid"), entry.get("alg")
         keys.setdefault(
