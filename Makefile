@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOAK_SECONDS ?= 600
 
-.PHONY: demo test test-kernels soak kube-up kube-down lint lock clean
+.PHONY: demo test test-chart test-kernels soak kube-up kube-down lint lock clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)  ## two nodes, a real model, every promise of the first page checked
@@ -19,6 +19,9 @@ test: $(STAMP) lint test-kernels  ## the whole suite; tests that need a GPU skip
 test-kernels: $(STAMP)  ## every CUDA kernel without a GPU: compiled for each architecture, run under sanitizers, mutants caught
 	@command -v g++ >/dev/null || { echo "missing: g++ (Debian: apt-get install g++); it runs the CUDA kernels on the host" >&2; exit 1; }
 	$(BIN)/python tests/kernels/everything.py
+
+test-chart: $(STAMP)  ## the chart alone: lint, schema, snapshots, rights, rules, dashboards, and a real API server's judgement
+	$(BIN)/python -m pytest tests/chart
 
 soak: $(STAMP)  ## a node under random load and failures for SOAK_SECONDS (600), every promise judged whenever it pauses
 	$(BIN)/python bench/soak.py --json --seconds $(SOAK_SECONDS)
