@@ -34,6 +34,8 @@ class FleetShape:
     plain_links: bool = False
     """Links without keys, as they may be on one machine."""
     explain_routes: bool = False
+    reasons: str = "always"
+    """Whom gateways tell why tokens were computed: ``always``, ``asked`` or ``never``."""
     """Gateways tell keys marked ``explain`` how their requests were routed."""
     oidc: Path | None = None
     """Issuers whose tokens gateways take."""
@@ -139,6 +141,7 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                     *("--keys", str(keys)),
                     *("--address-file", str(address_file)),
                     *("--drain", str(GATEWAY_DRAIN_SECONDS)),
+                    *("--reasons", shape.reasons),
                     *(["--explain-routes"] if shape.explain_routes else []),
                     *(["--oidc", str(shape.oidc.absolute())] if shape.oidc is not None else []),
                     *(["--rate-limits", str(shape.rate_limits.absolute())] if shape.rate_limits is not None else []),

@@ -5,10 +5,11 @@ adds up to it again (API-04). Pure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvgrove_gateway.ask import CacheClass
+from kvgrove_gateway.reasons import HEADER, header
 from kvgrove_gateway.route import Route
 from kvgrove_protocol.data import Usage
 from kvgrove_protocol.reasons import MissReason
@@ -72,6 +73,12 @@ class Account:
     marks: tuple[Mark, ...] = ()
     generation: str = ""
     """First 12 digits of the generation that answered."""
+    reasons: bool = True
+    """Whether the caller is told why tokens were computed."""
+
+    def headers(self) -> dict[str, str]:
+        """What the response's head says of it; final before the first token."""
+        return {HEADER: header(self.usage.reused, self.usage.missed)} if self.reasons else {}
 
     def extension(self) -> dict[str, Any]:
         """What kvgrove adds to an answer."""
@@ -79,11 +86,14 @@ class Account:
             "node": self.node,
             "generation": self.generation,
             "reused_tokens": self.usage.reused,
-            "missed": {reason.value: count for reason, count in sorted(self.usage.missed.items())},
+            **({"missed": self._missed()} if self.reasons else {}),
             "tier": self.tier,
             "ttft_s": round(self.ttft_s, 6),
             **({} if self.route is None else {"route": self.route.body()}),
         }
+
+    def _missed(self) -> dict[str, int]:
+        return {reason.value: count for reason, count in sorted(self.usage.missed.items())}
 
 
 def together(accounts: Sequence[Account]) -> Account:
@@ -99,4 +109,4 @@ def together(accounts: Sequence[Account]) -> Account:
         completion=sum(each.completion for each in usages),
         missed=missed,
     )
-    return Account(total, first.node, first.tier, first.ttft_s, first.route, first.marks, first.generation)
+    return replace(first, usage=total)

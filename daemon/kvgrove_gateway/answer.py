@@ -45,6 +45,8 @@ class Origin:
     """First 12 digits of the generation that answers."""
     sibling: bool = False
     """The prompt is another answer's, and on its account."""
+    reasons: bool = True
+    """Whether the caller is told why tokens were computed."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,16 @@ class Answer:
         )
         if origin.sibling:
             usage = Usage(prompt=0, reused=0, completion=usage.completion, missed={})
-        return Account(usage, origin.node, origin.tier, origin.ttft_s, origin.route, origin.marks, origin.generation)
+        return Account(
+            usage,
+            origin.node,
+            origin.tier,
+            origin.ttft_s,
+            origin.route,
+            origin.marks,
+            origin.generation,
+            origin.reasons,
+        )
 
     def prompt_logprobs(self) -> list[LogprobText]:
         """Of the prompt's own tokens, where they were asked for; else empty."""

@@ -149,7 +149,8 @@ class Api:
             ]
             answers = await unless_gone(request, begin_all(self._chat.begin, calls, parsed.choices))
             replies = parsed.replies(call_id, int(self._now()))
-            headers = _route_header(answers.first) | request_id_headers(request.url.path, call_id)
+            headers = _route_header(answers.first) | answers.account.headers()
+            headers |= request_id_headers(request.url.path, call_id)
             if not parsed.stream:
                 try:
                     whole = await unless_gone(request, replies.whole(answers))

@@ -70,6 +70,8 @@ class Ask:
     prefix: str | None = None
     documents: Sequence[str] = ()
     session: str | None = None
+    reasons: bool | None = None
+    """Whether the answer is to say why tokens were computed; None: as the gateway is set."""
 
     @property
     def said(self) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from kvgrove_gateway.metrics import NO_NAMESPACE, Metrics
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.output import AnswerText
 from kvgrove_gateway.prepare import Preparation, Prepared
+from kvgrove_gateway.reasons import Telling
 from kvgrove_gateway.route import Route
 from kvgrove_gateway.settings import Limits
 from kvgrove_gateway.tool_calls import MARKERS, ToolFormat, tool_format, tool_reader
@@ -128,6 +129,7 @@ class Chat:
         counts: GenerationCounts,
         clock: Callable[[], float],
         explain_routes: bool,
+        telling: Telling,
         charge: Callable[[Identity, int, str], None],
         new_id: Callable[[], str],
     ) -> None:
@@ -145,6 +147,7 @@ class Chat:
         self._counts = counts
         self._clock = clock
         self._explain_routes = explain_routes
+        self._telling = telling
         self._charge = charge
 
     async def begin(self, call: Call) -> Answer:
@@ -342,6 +345,7 @@ class Chat:
                 marks=prepared.marks,
                 generation=short(trial.resolution.model.generation),
                 sibling=trial.call.sibling,
+                reasons=self._telling.tells(trial.call.ask.reasons),
             ),
             beginning.first,
             stream,

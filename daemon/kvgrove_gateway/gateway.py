@@ -132,6 +132,7 @@ class Gateway:
             counts=self._counts,
             clock=time.perf_counter,
             explain_routes=settings.explain_routes,
+            telling=settings.reasons,
             charge=self._protection.rates.charge,
             new_id=lambda: secrets.token_hex(12),
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvgrove_gateway.reasons import Telling
 from kvgrove_gateway.tls import TlsFiles
 from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.security import add_options, link_keys
@@ -112,6 +113,8 @@ class Settings:
     address_file: Path | None = None
     """Written with the bound address once it is known, for whoever asked for port 0."""
     log_level: str = "INFO"
+    reasons: Telling = Telling.ALWAYS
+    """Whom to tell why tokens were computed."""
     explain_routes: bool = False
     """Tell keys that are marked ``explain`` how their requests were routed."""
     kv_event_sources: Sequence[EventSource] = ()
@@ -198,6 +201,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="write the bound http:// address here")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     parser.add_argument(
+        "--reasons",
+        choices=[each.value for each in Telling],
+        default=Telling.ALWAYS.value,
+        help="tell callers why tokens were computed (kvgrove.missed, x-kvgrove-cache); default: always",
+    )
+    parser.add_argument(
         "--explain-routes",
         action="store_true",
         help="tell keys marked `explain` how their requests were routed (x-kvgrove-route)",
@@ -271,6 +280,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         kv_event_sources=event_sources(options.kv_event_source, options.kv_event_replay_source, defaults.engines),
         kv_event_block_size=options.kv_event_block_size,
         cacheable_minimum=parse_minimum(options.cacheable_minimum),
+        reasons=Telling(options.reasons),
         limits=Limits(
             body_bytes=options.max_body_bytes,
             requests=options.max_requests,

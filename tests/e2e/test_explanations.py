@@ -232,3 +232,24 @@ def test_the_command_asks_a_gateway(served: Served, tmp_path: Path) -> None:
     report = decode(run("--admin", "-o", "json", key="bob").encode())
     assert [len(each.nodes) for each in report.prompts] == [len(NODES)] * 2
     assert "[prefix:rules, " in run("-o", "html", key="ann")
+
+
+def test_every_answer_says_why_in_a_header_too_unless_it_is_to_do_without(served: Served) -> None:
+    messages = {**chat("What does the header say?"), "stream": False}
+    for path, body in (
+        ("/v1/chat/completions", messages),
+        ("/v1/messages", {name: value for name, value in messages.items() if name != "stream"}),
+        ("/v1/completions", {"model": "team/bot", "prompt": "What?", "max_tokens": 2, "temperature": 0}),
+    ):
+        reply = served.post(path, body, "ann")
+        assert reply.status_code == 200, reply.text
+        extension = reply.json()["kvgrove"]
+        counts = dict(part.split("=") for part in reply.headers["x-kvgrove-cache"].split("; "))
+        assert int(counts.pop("reused")) == extension["reused_tokens"]
+        assert {name: int(count) for name, count in counts.items()} == extension["missed"]
+        streamed = served.post(path, body | {"stream": True}, "ann")
+        assert streamed.headers["x-kvgrove-cache"].startswith("reused=")
+        without = served.post(path, body | {"kvgrove": {"reasons": False}}, "ann")
+        assert "x-kvgrove-cache" not in without.headers
+        assert "missed" not in without.json()["kvgrove"]
+        assert without.json()["usage"]

@@ -39,6 +39,13 @@ _STARTUP_SECONDS = 900.0
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--kv-events", is_flag=True, help="Publish KV events of namespaces that opt in, on Unix sockets.")
 @click.option("--plain-links", is_flag=True, help="Links between the processes without keys (CURVE).")
+@click.option(
+    "--reasons",
+    type=click.Choice(["always", "asked", "never"]),
+    default="always",
+    show_default=True,
+    help="Tell callers why tokens were computed.",
+)
 @click.option("--explain-routes", is_flag=True, help="Tell keys marked `explain` how their requests were routed.")
 @click.option("--oidc", type=click.Path(dir_okay=False, path_type=Path), help="OIDC issuers whose tokens are taken.")
 @click.option("--rate-limits", type=click.Path(dir_okay=False, path_type=Path), help="Allowances of tenants.")
@@ -58,6 +65,7 @@ def up(
     device: str,
     kv_events: bool,
     plain_links: bool,
+    reasons: str,
     explain_routes: bool,
     oidc: Path | None,
     rate_limits: Path | None,
@@ -74,6 +82,7 @@ def up(
         *(nodes, gateways, host, port, threads_per_node, device),
         kv_events=kv_events,
         plain_links=plain_links,
+        reasons=reasons,
         explain_routes=explain_routes,
         oidc=oidc,
         rate_limits=rate_limits,

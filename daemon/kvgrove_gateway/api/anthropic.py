@@ -175,6 +175,7 @@ class CountRequest(Strict):
             prefix=self.kvgrove.prefix,
             documents=self.kvgrove.documents,
             session=self.kvgrove.session,
+            reasons=self.kvgrove.reasons,
         )
 
 

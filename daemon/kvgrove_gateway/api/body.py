@@ -44,6 +44,8 @@ class Extension(Strict):
     """Declared documents, in any order: the namespace's own order counts."""
     session: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     """Narrows sharing within the verified user and keeps the conversation on its node. Never widens anything."""
+    reasons: bool | None = None
+    """Whether the answer is to say why tokens were computed; absent: as the gateway is set."""
 
 
 def _as_list(value: Any) -> Any:

@@ -80,6 +80,7 @@ class CompletionRequest(Generation):
                 stop=self.stop,
                 prompt_logprobs=self.logprobs if self.echo else None,
                 session=self.kvgrove.session,
+                reasons=self.kvgrove.reasons,
             )
             for each in self.prompt
         ]

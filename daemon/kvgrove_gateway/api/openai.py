@@ -246,6 +246,7 @@ class ChatRequest(Generation):
             prefix=self.kvgrove.prefix,
             documents=self.kvgrove.documents,
             session=self.kvgrove.session,
+            reasons=self.kvgrove.reasons,
         )
 
 
