@@ -44,7 +44,7 @@ def test_switched_off_there_is_neither_and_the_usage_stays() -> None:
 
 
 def test_the_setting_is_a_closed_list(capsys: pytest.CaptureFixture[str]) -> None:
-    needed = ["--member", "g", "--control", "tcp://127.0.0.1:1", "--keys", "k"]
+    needed = ["--member", "g", "--control", "tcp://127.0.0.1:1", "--keys", "k", "--plain-links"]
     assert parse(needed).reasons is Telling.ALWAYS
     assert parse([*needed, "--reasons", "never"]).reasons is Telling.NEVER
     with pytest.raises(SystemExit):
