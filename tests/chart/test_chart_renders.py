@@ -85,6 +85,8 @@ def test_the_programs_take_the_arguments_that_they_are_given(chart: Chart, tmp_p
         }
         assert secrets[mounts[str(gateway.keys.parent)]] == "kvgrove-keys"
         assert secrets[mounts[LINK_KEYS]] == link_keys_secret(GATEWAY)
+        assert len(mounts) == len(container["volumeMounts"])
+        assert len({volume["name"] for volume in pod["spec"]["volumes"]}) == len(pod["spec"]["volumes"])
         assert pod["spec"]["terminationGracePeriodSeconds"] > gateway.limits.drain_s
 
 
