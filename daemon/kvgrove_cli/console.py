@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 def run(command: Callable[[], object]) -> int:
     """The exit code of ``command``, after its error, if any, was told on stderr."""
     try:
-        command()
+        result = command()
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as usage:
@@ -40,7 +40,7 @@ def run(command: Callable[[], object]) -> int:
     except KvgroveError as error:
         complain(error.message)
         return EXIT_USAGE if isinstance(error, UsageProblem) else EXIT_FAILED
-    return 0
+    return result if isinstance(result, int) else 0  # click answers with the code that a command ended with
 
 
 def complain(message: str) -> None:

@@ -32,12 +32,14 @@ LABELS: Final = {
     "state": "a closed list in the code: states of links, residency streams or blocks",
     "node": "nodes of the plan",
     "engine": "engines that the gateway's settings name: 64 at most",
-    "kind": "a closed list in the code: what a frame or an event was, or `input`, `cached_input`, `output` of a price",
+    "kind": "a closed list in the code: what a frame or an event was, what the linter finds, or `input`, "
+    "`cached_input`, `output` of a price",
     "cause": "why blocks went: `pressure quota branches ttl version erase unreadable clear`",
     "source": "`known`, `computed`",
     "limit": "`requests`, `prompt_tokens`, `concurrent`",
     "file": "`rate_limits`",
     "model": "models of the plan",
+    "bundle": "tokenizer bundles that a gateway keeps (16), by the beginning of their digests",
     "currency": "one of each namespace that has `spec.pricing`",
 }
 """Label -> what bounds its values."""

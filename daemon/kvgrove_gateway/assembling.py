@@ -4,11 +4,14 @@ One object for the gateway to build, to tell of plans, to clear for erasures and
 knows nothing.
 """
 
+import os
+import time
 from collections.abc import Awaitable, Callable
 
 from prometheus_client import CollectorRegistry
 
 from kvgrove_gateway.assembly_metrics import AssemblyMetrics
+from kvgrove_gateway.linting import TrafficLinter
 from kvgrove_gateway.namespaces import Directory
 from kvgrove_gateway.prepare import Preparation, timeless_realm
 from kvgrove_gateway.router.keys import KnownChains
@@ -40,6 +43,7 @@ class Assembling:
         )
         self._known = KnownChains(limits.known_segments)
         self._cache = AssemblyCache(limits.assembly_cache_bytes, watcher=self._metrics)
+        self._linter = TrafficLinter(os.urandom(32), found=self._metrics.found, clock=time.monotonic)
         self.threads = AssemblyThreads(limits.assembly_threads, limits.assemblies)
         self.tokenizers = TokenizerStore(
             bundles,
@@ -47,6 +51,7 @@ class Assembling:
             keep=limits.tokenizers,
             timeout_s=limits.bundle_fetch_s,
             renderer=self._workers,
+            watcher=self._metrics,
         )
         self.preparation = Preparation(
             bodies,
@@ -56,6 +61,7 @@ class Assembling:
             throwaway=throwaway,
             cache=self._cache,
             cacheable_minimum=cacheable_minimum,
+            linter=self._linter,
         )
         self._metrics.size.set_function(lambda: self._cache.size)
 
@@ -72,13 +78,15 @@ class Assembling:
             }
         )
 
+        self._linter.keep(namespace.uid for namespace in directory.namespaces)
+
     def forget(self, namespaces: set[str]) -> None:
         """Drop the series of namespaces (names) that are gone."""
         self._metrics.forget(namespaces)
 
     def clear(self) -> int:
         """Forget everything, what is under way now included; answers how many entries there were."""
-        return self._known.clear() + self._cache.clear()
+        return self._known.clear() + self._cache.clear() + self._linter.clear()
 
     def close(self) -> None:
         self.threads.close()

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from kvgrove_prompt.continuity import TemplateWarning
+
 UNKNOWN = "-"
 """Label of a namespace that has left the plan meanwhile."""
 
@@ -36,9 +38,9 @@ class AssemblyMetrics:
             registry=registry,
         )
         self.template_warnings = Gauge(
-            "kvgrove_template_warnings",
-            "1 where a model's chat template re-writes earlier turns, by what follows the first token that differs",
-            ["model", "code"],
+            "kvgrove_template_rewrites_after_tokens",
+            "Tokens of a small conversation in front of what a chat template re-writes in it, where it does",
+            ["bundle", "code"],
             registry=registry,
         )
         self.findings = Counter(
@@ -59,6 +61,15 @@ class AssemblyMetrics:
 
     def gave_way(self, namespace: str, entries: int) -> None:
         self.evictions.labels(self._names.get(namespace, UNKNOWN)).inc(entries)
+
+    def warned(self, bundle: str, warnings: Iterable[TemplateWarning]) -> None:
+        """What is to be said of the template in the tokenizer bundle whose digest begins with ``bundle``."""
+        for warning in warnings:
+            self.template_warnings.labels(bundle, warning.code).set(warning.position)
+
+    def dropped(self, bundle: str) -> None:
+        """The bundle is not kept any more."""
+        self.template_warnings.remove_by_labels({"bundle": bundle})
 
     def found(self, namespace: str, kinds: Iterable[str]) -> None:
         """The linter's findings in one request, each kind once."""

@@ -12,6 +12,7 @@ from kvgrove_gateway.ask import Breakpoint
 from kvgrove_gateway.breakpoints import marks
 from kvgrove_gateway.errors import BadRequest, Unavailable
 from kvgrove_gateway.fitting import check_fits
+from kvgrove_gateway.linting import TrafficLinter
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.router.keys import KnownChains
 from kvgrove_gateway.tokenizers import AssemblyThreads, TokenizerStore
@@ -58,8 +59,10 @@ class Preparation:
         throwaway: Callable[[], bytes],
         cacheable_minimum: Callable[[str], int] = lambda _model: 0,
         cache: AssemblyCache | None = None,
+        linter: TrafficLinter | None = None,
     ) -> None:
         """``throwaway``: fresh random bytes for realms that nobody shares. ``cache``: tokens of known texts.
+        ``linter``: looks at what ought to be stable in requests.
 
         ``cacheable_minimum``: by a model's name, tokens below which a prefix that a caller marks does not count as one.
         """
@@ -70,6 +73,7 @@ class Preparation:
         self._known = known
         self._throwaway = throwaway
         self._cache = cache
+        self._linter = linter
 
     async def prepare(
         self,
@@ -97,6 +101,8 @@ class Preparation:
         def assembled() -> Prompt:
             own = [each.text for each in messages]
             check_fits(tokenizer, own, resolution.model.max_model_len, "messages")
+            if self._linter is not None:
+                self._linter.look(resolution.namespace.uid, messages, tools)
             return assemble(
                 tokenizer,
                 messages,

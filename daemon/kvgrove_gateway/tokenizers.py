@@ -6,16 +6,20 @@ kept are bounded (I11).
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kvgrove_gateway.errors import Busy, Unavailable
 from kvgrove_prompt.bundle import bundle_digest
+from kvgrove_prompt.continuity import TemplateWarning, template_warnings
 from kvgrove_prompt.template import Renderer
 from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.errors import Retryable, Terminal
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -51,6 +55,16 @@ class AssemblyThreads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+class TemplateWatcher(Protocol):
+    """By the first 12 hexadecimal digits of a bundle's digest. On the event loop."""
+
+    def warned(self, bundle: str, warnings: Sequence[TemplateWarning]) -> None:
+        """A bundle was loaded."""
+
+    def dropped(self, bundle: str) -> None:
+        """It is kept no more."""
+
+
 class TokenizerStore:
     """Digest -> tokenizer, loaded once each. On the event loop only."""
 
@@ -62,13 +76,18 @@ class TokenizerStore:
         keep: int,
         timeout_s: float,
         renderer: Renderer | None = None,
+        watcher: TemplateWatcher | None = None,
     ) -> None:
-        """``fetch``: bytes of a bundle from any daemon; raises Retryable if none has it. ``renderer``: of templates."""
+        """``fetch``: bytes of a bundle from any daemon; raises Retryable if none has it. ``renderer``: of templates.
+
+        ``watcher``: told of templates that re-write what was said.
+        """
         self._fetch = fetch
         self._threads = threads
         self._keep = keep
         self._timeout_s = timeout_s
         self._renderer = renderer
+        self._watcher = watcher
         self._loaded: OrderedDict[bytes, PromptTokenizer] = OrderedDict()
         self._loading: dict[bytes, asyncio.Task[PromptTokenizer]] = {}
 
@@ -90,7 +109,7 @@ class TokenizerStore:
                 bundle = await self._fetch(digest)
             if bundle_digest(bundle) != digest:
                 raise Unavailable("The tokenizer arrived damaged: try again.", code="tokenizer_unavailable")
-            tokenizer = await self._threads.run(lambda: _loaded(bundle, self._renderer))
+            tokenizer, warnings = await self._threads.run(lambda: _loaded(bundle, self._renderer))
         except (Retryable, TimeoutError) as error:
             if isinstance(error, (Unavailable, Busy)):
                 raise
@@ -98,8 +117,14 @@ class TokenizerStore:
         except Terminal as error:
             raise Unavailable("The tokenizer cannot be used: ask the operator.", code=error.code) from None
         self._loaded[digest] = tokenizer
+        for warning in warnings:
+            log.warning("tokenizer bundle %s: %s", _short(digest), warning.message)
+        if self._watcher is not None:
+            self._watcher.warned(_short(digest), warnings)
         while len(self._loaded) > self._keep:
-            self._loaded.popitem(last=False)
+            gone, _ = self._loaded.popitem(last=False)
+            if self._watcher is not None:
+                self._watcher.dropped(_short(gone))
         return tokenizer
 
     def _finished(self, digest: bytes, task: "asyncio.Task[PromptTokenizer]") -> None:
@@ -108,9 +133,11 @@ class TokenizerStore:
             task.exception()  # seen, also where every waiter has gone
 
 
-def _loaded(bundle: bytes, renderer: Renderer | None) -> PromptTokenizer:
-    """The tokenizer, with its template's policy found out, so that no request waits for that."""
+def _loaded(bundle: bytes, renderer: Renderer | None) -> tuple[PromptTokenizer, list[TemplateWarning]]:
+    """The tokenizer, and what is to be said of its template, found out now so that no request waits for it."""
     tokenizer = PromptTokenizer.from_bundle(bundle, renderer=renderer)
-    if tokenizer.template is not None:
-        _ = tokenizer.template.policy
-    return tokenizer
+    return tokenizer, template_warnings(tokenizer)
+
+
+def _short(digest: bytes) -> str:
+    return digest.hex()[:12]

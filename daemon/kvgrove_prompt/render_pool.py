@@ -23,6 +23,8 @@ from kvgrove_prompt.seams import Piece
 KILLS_AT_MOST = 3
 """Of one template; then it is refused without being tried."""
 
+BUFFER_BYTES = 1 << 20
+
 _PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG")
 
 
@@ -124,6 +126,8 @@ class _Worker:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        for side in (ours, theirs):  # a long prompt in one go, where the system allows it
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kvgrove_prompt.render_worker", str(theirs.fileno())],
