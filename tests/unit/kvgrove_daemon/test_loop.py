@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,9 +12,18 @@ import numpy as np
 import pytest
 import torch
 from engine_rig import GENERATION, GREEDY, EngineRig
+from transformers import AutoModelForCausalLM
 
 from kvgrove_daemon.engine.errors import BadRequest, ContextTooLong, EngineFailure, QueueFull
-from kvgrove_daemon.engine.loop import BlocksComputed, EngineRequest, Failed, Finished, Prefilled, TokenOut
+from kvgrove_daemon.engine.loop import (
+    BlocksComputed,
+    EngineRequest,
+    Failed,
+    Finished,
+    Prefilled,
+    PromptScored,
+    TokenOut,
+)
 from kvgrove_daemon.engine.runner import ModelRunner
 from kvgrove_daemon.engine.scheduler import StepLimits
 from kvgrove_daemon.engine.sequence import StepBatch
@@ -182,6 +192,27 @@ def test_logprobs_come_where_they_were_asked_for(make_rig: MakeRig) -> None:
             assert event.logprob.top[0] == (event.token_id, event.logprob.logprob)
             assert len(event.logprob.top) == 3
     assert all(event.logprob is None for event in rig.events["none"] if isinstance(event, TokenOut))
+
+
+def test_cor_11_a_prompt_s_log_probabilities_are_the_model_s_whatever_the_chunks(make_rig: MakeRig) -> None:
+    """Over steps of 64 tokens, beside another request, equal to one plain forward."""
+    rig = make_rig(limits=StepLimits(prefill_chunk=100))
+    prompt = rig.tokens(150)
+    rig.loop.add(rig.request("other", rig.tokens(40), new=6))
+    rig.loop.add(dataclasses.replace(rig.request("scored", prompt, new=3), prompt_logprobs=2))
+    rig.drain()
+    kinds = [type(event) for event in rig.events["scored"]]
+    assert kinds.index(Prefilled) > max(at for at, kind in enumerate(kinds) if kind is PromptScored)
+    entries = [each for event in rig.events["scored"] if isinstance(event, PromptScored) for each in event.logprobs]
+    assert [each.token_id for each in entries] == prompt[1:].tolist()
+    assert all(len(each.top) == 2 for each in entries)
+    model = AutoModelForCausalLM.from_pretrained(rig.source.path, dtype=torch.float32, local_files_only=True).eval()
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(model(torch.from_numpy(prompt)[None]).logits[0], dim=-1)
+    expected = [float(logprobs[at, token]) for at, token in enumerate(prompt[1:].tolist())]
+    assert [each.logprob for each in entries] == pytest.approx(expected, abs=1e-3)
+    assert rig.answer("scored") == rig.plain_answer(prompt, 3)
+    assert len(rig.answer("other")) == 6
 
 
 def test_a_failed_forward_fails_its_requests_and_the_loop_goes_on(make_rig: MakeRig) -> None:

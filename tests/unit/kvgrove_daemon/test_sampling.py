@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kvgrove_daemon.engine.sampling import Choice, Sampler, choose
+from kvgrove_daemon.engine.sampling import Choice, Sampler, choose, of_prompt
 from kvgrove_protocol.data import Sampling
 
 LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
@@ -69,3 +69,45 @@ def test_rows_are_judged_one_by_one() -> None:
 
 def test_half_precision_rows_are_welcome() -> None:
     assert choose(LOGITS[None].bfloat16(), [Sampler(Sampling(temperature=0.0), 0)]) == [Choice(0)]
+
+
+@pytest.mark.parametrize(
+    ("top_k", "tokens"), [(1, {0}), (2, {0, 1}), (4, {0, 1, 2, 3}), (9, {0, 1, 2, 3}), (0, {0, 1, 2, 3})]
+)
+def test_top_k_keeps_the_likeliest(top_k: int, tokens: set[int]) -> None:
+    assert set(draw(Sampling(top_k=top_k, seed=4), 600)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (Sampling(temperature=0.0), [0, 0, 0, 0]),
+        (Sampling(temperature=0.0, presence_penalty=1.0), [0, 1, 0, 0]),
+        (Sampling(temperature=0.0, frequency_penalty=1.0), [0, 1, 0, 2]),
+        (Sampling(temperature=0.0, presence_penalty=-2.0), [0, 0, 0, 0]),
+    ],
+)
+def test_penalties_are_taken_from_what_was_said(settings: Sampling, said: list[int]) -> None:
+    """By hand, with logits log(.5, .3, .15, .05) = (-0.69, -1.20, -1.90, -3.00): what is said once loses 1, twice 2."""
+    assert draw(settings, 4) == said
+
+
+def test_penalties_of_one_row_leave_the_others_and_the_log_probabilities_alone() -> None:
+    penalised = Sampler(Sampling(temperature=0.0, presence_penalty=2.0, top_logprobs=0), 0)
+    plain = Sampler(Sampling(temperature=0.0), 0)
+    rows = LOGITS.repeat(2, 1)
+    first, second = choose(rows, [penalised, plain]), choose(rows, [penalised, plain])
+    assert [choice.token_id for choice in first if choice] == [0, 0]
+    assert [choice.token_id for choice in second if choice] == [1, 0]
+    assert second[0] is not None
+    assert second[0].logprob is not None
+    assert second[0].logprob.logprob == pytest.approx(math.log(0.3))
+
+
+def test_the_prompt_s_own_tokens_are_scored_row_by_row() -> None:
+    entries = of_prompt(LOGITS.repeat(2, 1), [2, 0], 1)
+    assert entries is not None
+    assert [each.token_id for each in entries] == [2, 0]
+    assert [each.logprob for each in entries] == pytest.approx([math.log(0.15), math.log(0.5)])
+    assert [each.top[0][0] for each in entries] == [0, 0]
+    assert of_prompt(torch.tensor([[math.nan, 1.0]]), [0], 0) is None

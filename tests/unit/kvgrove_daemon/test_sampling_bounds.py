@@ -24,6 +24,9 @@ LOGITS = torch.tensor([[-60.0, 55.0, 1.0, 54.0]])
         ("top_p", 1.1),
         ("top_logprobs", -1),
         ("top_logprobs", 21),
+        ("top_k", -1),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", math.nan),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(field: str, value: float) -> None:
