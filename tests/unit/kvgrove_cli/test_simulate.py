@@ -51,7 +51,7 @@ def test_every_policy_has_its_row_and_the_longest_match_alone_collapses(tmp_path
     assert list(rows) == list(MAKERS)
     assert rows["longest-match"]["imbalance"] == 8.0  # everybody has block 0 there, and nobody elsewhere
     assert rows["ours"]["token_hit_ratio"] > 2 * rows["round-robin"]["token_hit_ratio"]
-    assert rows["ours"]["imbalance"] < 1.5  # there is room everywhere, so the shared block is followed while queues allow
+    assert rows["ours"]["imbalance"] < 1.5  # where there is room, the shared block is followed
     assert rows["ours"]["wait_p95_s"] <= rows["least-loaded"]["wait_p95_s"]
     assert rows["ours"]["ttft_p95_s"] < rows["least-loaded"]["ttft_p95_s"]
 
@@ -85,7 +85,8 @@ def test_trouble_costs_hits_and_no_request(tmp_path: Path) -> None:
         hurt = row(path, "--split", "100%", *trouble)
         assert hurt["requests"] == calm["requests"]
         assert hurt["token_hit_ratio"] <= calm["token_hit_ratio"] + 0.02  # so short a trace: some fare better by chance
-    assert row(path, "--split", "100%", "--rollout", "50%")["token_hit_ratio"] < calm["token_hit_ratio"]
+    alone = ["--nodes", "1", "--split", "100%"]  # no chance in who is placed where
+    assert row(path, *alone, "--rollout", "50%")["token_hit_ratio"] < row(path, *alone)["token_hit_ratio"]
     assert row(path, "--split", "10%", "--lose-evictions", "1")["requests"] == calm["requests"]
 
 
