@@ -118,7 +118,7 @@ def story(plane: Plane, folder: Path) -> Iterator[Story]:
         git.publish("m1")
         git.commit()
         wait_ready(plane, "pcn/bot")
-        with gateway(folder / "gateway", op.port) as front:
+        with gateway(plane, folder / "gateway", op.port) as front:
             here = Story(plane, git, front)
             wait_for(lambda: front.chat(NAMESPACE, "Hello?").status_code == 200, "an answer")
             yield here
