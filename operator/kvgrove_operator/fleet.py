@@ -18,6 +18,7 @@ from kvgrove_link.clock import boottime
 from kvgrove_link.planner import PlannerCounters, PlannerSocket
 from kvgrove_operator import notices
 from kvgrove_operator.cache_nodes import Fleetwide
+from kvgrove_operator.fault_points import FaultPoint, passing
 from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
 from kvgrove_operator.keys import Key, Kind
 from kvgrove_operator.kube import Forbidden, Unavailable
@@ -240,7 +241,9 @@ class Fleet:
 
     async def _record(self, member: str) -> None:
         self.counters.persists += 1
+        passing(FaultPoint.RECORD_TO_WRITE)
         await self._durable(lambda: self._records.write(member, self._ledger, self._around()))
+        passing(FaultPoint.RECORD_WRITTEN)
 
     async def _send_grant(self, peer: bytes, grant: LeaseGrant) -> None:
         if self._clock() < self._until:  # else it became durable too late: another may lead who has not read it
@@ -286,13 +289,16 @@ class Fleet:
         kept = before.bodies if before is not None else {}
         planned = plan(self._desired, self._state, observed, mint=self._mint, now=self._wall_clock(), kept=kept)
         if planned.state != self._state:
+            passing(FaultPoint.STATE_TO_SAVE)
             await self._durable(lambda: self._store.save(planned.state))
             self._state = planned.state
+            passing(FaultPoint.STATE_SAVED)
         self._planned = planned
         self._plans = {each.uid: each for each in planned.namespaces}
         if before is None or not planned.same_plan(before):
             self.counters.plans += 1
             await self._step(PlanIssued(self._clock(), planned.issued()))
+            passing(FaultPoint.PLAN_SENT)
         self._tell(notices.plan(before, planned, self._desired))
 
     def _observe(self) -> Observed:

@@ -7,6 +7,7 @@ from typing import Final
 from kvgrove_crds.base import Status
 from kvgrove_crds.conditions import Condition
 from kvgrove_operator import paths
+from kvgrove_operator.fault_points import FaultPoint, passing
 from kvgrove_operator.kube import Kube, Object
 
 FINALIZER: Final = "kvgrove.dev/evidence"
@@ -51,7 +52,9 @@ class Objects:
             "metadata": metadata,
             "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
+        passing(FaultPoint.STATUS_TO_WRITE)
         await self._kube.apply(f"{path}/status", body)
+        passing(FaultPoint.STATUS_WRITTEN)
         self.status_writes += 1
         known = {condition.type: condition.status for condition in before}
         for condition in after:
@@ -59,6 +62,7 @@ class Objects:
             turned = usual is not None and known.get(condition.type, usual) != condition.status
             if turned or condition.type == announced:
                 await self._event(held, condition)
+                passing(FaultPoint.EVENT_WRITTEN)
 
     async def add_finalizer(self, path: str, held: Object) -> None:
         finalizers = held["metadata"].get("finalizers", [])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kvgrove_operator import paths
 from kvgrove_operator.durable_state import SELECTOR, content_of, secret_of, secrets_of, state_of
+from kvgrove_operator.fault_points import FaultPoint, passing
 from kvgrove_operator.kube import Conflict, Kube
 from kvgrove_operator.plan_state import PlanState
 from kvgrove_protocol.errors import Terminal
@@ -81,3 +82,4 @@ class Store:
                 ) from None
             written = found
         self._held[name] = _Held(written["metadata"]["uid"], written["metadata"]["resourceVersion"], content)
+        passing(FaultPoint.SECRET_WRITTEN)
