@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import time
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -145,6 +146,23 @@ def test_a_gateway_that_goes_says_so_before_it_closes_its_port(rig: Stage) -> No
         httpx.get(f"{base}/readyz", timeout=60)
 
 
+def test_bodies_and_requests_at_once_are_bounded_in_the_dialect_of_the_path(rig: Stage) -> None:
+    """A body that does not come holds its place, and no longer than its caller stays."""
+    base = rig.gateway("gateway-2", "--max-requests", "1", "--max-body-bytes", "200")
+    headers = {"x-api-key": "ann"}
+    large = httpx.post(f"{base}/v1/chat/completions", content=b"x" * 201, headers=headers, timeout=60)
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    with connection(base) as opened:
+        opened.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-api-key: ann\r\nContent-Length: 9\r\n\r\n{")
+        wait_until(lambda: "kvgrove_gateway_requests_in_flight 1.0" in metrics(base), "it has its place")
+        for path, kind in (("chat/completions", "rate_limit_error"), ("messages", "rate_limit_error")):
+            refused = httpx.post(f"{base}/v1/{path}", content=b"{}", headers=headers, timeout=60)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (429, kind)
+            assert refused.headers["retry-after"] == "1"
+    wait_until(lambda: "kvgrove_gateway_requests_in_flight 0.0" in metrics(base), "its place is free")
+    assert httpx.post(f"{base}/v1/completions", content=b"{}", headers=headers, timeout=60).status_code == 400
+
+
 def test_what_is_refused_is_audited_without_its_path(base: str, rig: Stage, tmp_path: Path) -> None:
     httpx.get(f"{base}/v1/models/my-secret-words", headers={"x-api-key": "wrong-key-value"}, timeout=60)
     httpx.get(f"{base}/my-secret-words", headers={"x-api-key": "ann"}, timeout=60)
@@ -158,13 +176,9 @@ def test_what_is_refused_is_audited_without_its_path(base: str, rig: Stage, tmp_
     text = (rig.folder / "audit.jsonl").read_text()
     assert "my-secret-words" not in text
     assert "wrong-key-value" not in text
-    assert time.time() > 0
 
 
 def test_settings_that_cannot_be_used_are_one_line(rig: Stage, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     broken = tmp_path / "broken.yaml"
     broken.write_text("jwt: [{issuer: {}}]\ndefault: {requests: 1}\n")
     for option, value, says in (
@@ -176,7 +190,7 @@ def test_settings_that_cannot_be_used_are_one_line(rig: Stage, tmp_path: Path) -
     ):
         ended = subprocess.run(
             [sys.executable, "-m", "kvgrove_gateway", "--member", "g", "--control", "tcp://127.0.0.1:9",
-             "--listen", "127.0.0.1:0", "--keys", str(rig.keys), option, str(value)],
+             "--listen", "127.0.0.1:0", "--keys", str(rig.keys), "--plain-links", option, str(value)],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert ended.returncode == 2

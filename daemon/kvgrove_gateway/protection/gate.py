@@ -121,8 +121,10 @@ class Gate:
             state[_OUTCOME] = error.code
             if isinstance(error, Unauthorized | Forbidden):
                 self._denied(error.code)
-            await self._refuse(scope["path"], error)(scope, receive, visit.send)
-            self._record(guard, visit)
+            try:
+                await self._refuse(scope["path"], error)(scope, receive, visit.send)
+            finally:
+                self._record(guard, visit)
             return
         self.under_way += entered
         try:
