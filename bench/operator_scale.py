@@ -40,7 +40,6 @@ from simulated_fleet import (
     node_objects,
     purged,
     rss_mb,
-    wait_connected,
 )
 
 _LEASE = ("--lease-duration", "15", "--lease-renewal", "3")  # what an operator has unless it is told otherwise
@@ -60,8 +59,7 @@ def measure(size: Size, purges: int, idle: float) -> dict[str, float]:
             second = Operator(token(plane), folder / "second", models, port=first.port, arguments=_LEASE, light=True)
             try:
                 stack.enter_context(node_objects(plane, folder, size))
-                stack.enter_context(members(first, folder / "members", size))
-                wait_connected(first, size.nodes)
+                stack.enter_context(members(plane, first, folder / "members", size))
                 return _figures(Scene(Api(plane), first, second, size, models), purges, idle)
             finally:
                 if second.process is not None:

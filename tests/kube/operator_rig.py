@@ -133,14 +133,19 @@ def model_root(folder: Path, model: Path) -> Path:
     return folder
 
 
+def copy_link_keys(plane: Plane, role: str, folder: Path) -> Path:
+    """The link keys that the operator made for this role, as files in ``folder``."""
+    folder.mkdir(parents=True)
+    for name, content in plane.get("secret", f"kvgrove-link-{role}", "-n", OWN)["data"].items():
+        (folder / name).write_bytes(base64.b64decode(content))
+    return folder
+
+
 @contextmanager
 def gateway(plane: Plane, folder: Path, control: int) -> Iterator[Gateway]:
     """A gateway that dials the operator at port ``control``, with the link keys that the operator made for it."""
     folder.mkdir(parents=True)
-    links = folder / "link-keys"
-    links.mkdir()
-    for name, content in plane.get("secret", "kvgrove-link-gateway", "-n", OWN)["data"].items():
-        (links / name).write_bytes(base64.b64decode(content))
+    links = copy_link_keys(plane, "gateway", folder / "link-keys")
     secret, keys, address = api_keys.new_secret(), folder / "keys.yaml", folder / "address"
     api_keys.create(keys, secret=secret, key_id="acme", tenant="acme")
     command = [

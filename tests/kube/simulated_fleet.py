@@ -23,9 +23,11 @@ import httpx
 import urllib3
 from controlplane.plane import Plane
 from nodeagent import LEASE_SECONDS, Node
-from operator_rig import SMALL, Operator, wait_for
+from operator_rig import SMALL, Operator, copy_link_keys, wait_for
 from pods.api import UNREACHABLE, NodeApi
 from pods.worker import Machine
+
+from kvgrove_protocol.control import DAEMON
 
 GROUP = "/apis/kvgrove.dev/v1alpha1"
 _PROGRAM = Path(__file__).with_name("simulated_nodes.py")
@@ -137,14 +139,24 @@ def purged(found: Object, epoch: int) -> bool:
 
 
 @contextmanager
-def members(operator: Operator, folder: Path, size: Size) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
-    """The processes of all members; they dial the operator for as long as it takes."""
+def members(plane: Plane, operator: Operator, folder: Path, size: Size) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
+    """The processes of all members, connected."""
+    wait_for(operator.leads, "a leader, who makes the link keys")
+    keys = copy_link_keys(plane, DAEMON, folder / "link-keys")
     processes = []
     try:
         for start in range(0, size.nodes, size.per_process):
             names = size.members[start : start + size.per_process]
-            command = [sys.executable, str(_PROGRAM), f"tcp://127.0.0.1:{operator.port}", str(folder), *names]
+            command = [
+                sys.executable,
+                str(_PROGRAM),
+                f"tcp://127.0.0.1:{operator.port}",
+                str(folder),
+                str(keys),
+                *names,
+            ]
             processes.append(subprocess.Popen(command, env={**os.environ, **SMALL}))
+        wait_connected(operator, size.nodes)
         yield processes
     finally:
         for process in processes:

@@ -1,6 +1,6 @@
 """Many daemons without engines in one process, for tests of size: real links, real leases, nothing on disk but keys.
 
-``python simulated_nodes.py CONTROL FOLDER NAME...`` is one member for each NAME until SIGTERM. Each does what
+``python simulated_nodes.py CONTROL FOLDER LINK_KEYS NAME...`` is one member for each NAME until SIGTERM. Each does what
 `light_daemon` does, but remembers nothing over a restart and tells nothing but what the operator hears.
 """
 
@@ -14,8 +14,9 @@ from pathlib import Path
 import zmq.asyncio
 from light_daemon import LightDaemon
 
+from kvgrove_link.link_keys import DirectoryKeys, LinkKeys
 from kvgrove_link.member import MemberLink
-from kvgrove_protocol.control import NodePlan, NodeReport
+from kvgrove_protocol.control import DAEMON, NodePlan, NodeReport
 
 
 class SimulatedNode(LightDaemon):
@@ -44,7 +45,7 @@ class SimulatedNode(LightDaemon):
         pass
 
 
-async def serve(control: str, folder: Path, members: list[str]) -> None:
+async def serve(control: str, folder: Path, keys: LinkKeys, members: list[str]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -53,7 +54,15 @@ async def serve(control: str, folder: Path, members: list[str]) -> None:
         for member in members:
             node = SimulatedNode(member, folder)
             links.append(
-                MemberLink(context, control, node.hello, on_plan=node.apply, report=node.report, leases=node.leases)
+                MemberLink(
+                    context,
+                    control,
+                    node.hello,
+                    on_plan=node.apply,
+                    report=node.report,
+                    leases=node.leases,
+                    keys=keys,
+                )
             )
         running = [asyncio.create_task(link.run()) for link in links]
         await stop.wait()
@@ -62,4 +71,4 @@ async def serve(control: str, folder: Path, members: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
+    asyncio.run(serve(sys.argv[1], Path(sys.argv[2]), DirectoryKeys(Path(sys.argv[3]), DAEMON), sys.argv[4:]))

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import apply_crds
+from conftest import CRDS
 from controlplane.plane import Plane
 from operator_rig import apply, condition, wait_for, wait_ready
 from operator_world import MODEL, NODES, World, complete, uid_of, with_reason, world
@@ -276,7 +276,8 @@ def test_definitions_older_than_the_operator_fail_closed_until_those_of_its_rele
     wait_for(lambda: with_reason(plane, "mv", "m1", "Ready", "CrdOutdated"), "a refusal of the model")
     assert plane.get("ds", "-n", "kvgrove-system")["items"], "no workload goes because of it"
     assert here.light("node-a")["fences"][uid_of(plane)] >= fence, "what was invalidated stays so"
-    apply_crds(plane)
+    applied = plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+    assert applied.returncode == 0, applied.stderr
     wait_ready(plane, "pcn/bot")
 
 

@@ -22,7 +22,6 @@ from simulated_fleet import (
     namespace_path,
     node_objects,
     purged,
-    wait_connected,
 )
 
 pytestmark = pytest.mark.timeout(600)
@@ -53,8 +52,7 @@ def many(control_plane_programs: Path, tmp_path_factory: pytest.TempPathFactory)
         (folder / "models").mkdir()
         op = stack.enter_context(operator(plane, folder / "op", folder / "models", light=True))
         stack.enter_context(node_objects(plane, folder, SIZE))
-        stack.enter_context(members(op, folder / "members", SIZE))
-        wait_connected(op, SIZE.nodes)
+        stack.enter_context(members(plane, op, folder / "members", SIZE))
         api = Api(plane)
         made = Many(op, api, Statuses(api))
         declare(api, SIZE, folder / "models")
