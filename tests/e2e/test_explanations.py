@@ -137,6 +137,9 @@ def test_pro_09_an_anthropic_body_names_the_block_that_moved(served: Served) -> 
         ("moved", "messages[0].content[0]", "messages[2].content[1]")
     ]
     assert report.parting is not None
+    assert report.parting.a is not None
+    assert report.parting.a.message == 0, "as the body numbers them, whatever the system text is to the template"
+    assert {piece.origin for piece in report.prompts[0].pieces} >= {"system.content", "messages[2].content"}
 
 
 def test_i2_isolated_callers_are_told_of_their_own_realm_and_operators_of_any(served: Served) -> None:

@@ -14,7 +14,7 @@ from kvgrove_gateway.errors import BadRequest
 from kvgrove_gateway.explain.bodies import AskedPrompt, parse_prompt
 from kvgrove_gateway.explain.changes import changes
 from kvgrove_gateway.explain.parting import Keyed, parting
-from kvgrove_gateway.explain.pieces import pieces_of
+from kvgrove_gateway.explain.pieces import at_their_places, pieces_of
 from kvgrove_gateway.explain.report import PromptView, Report
 from kvgrove_prompt.assembly import assemble
 from kvgrove_prompt.bundle import pack
@@ -66,7 +66,10 @@ def _assembled(name: str, ask: Ask, tokenizer: PromptTokenizer) -> Prompt:
     try:
         if isinstance(prompt, RawPrompt):
             return raw_prompt(tokenizer, prompt.content)
-        return assemble(tokenizer, prompt.messages, open_ended=prompt.open_ended)
+        assembled = assemble(
+            tokenizer, prompt.messages, tools=prompt.tools, options=prompt.options, open_ended=prompt.open_ended
+        )
+        return at_their_places(assembled, prompt.places)
     except Terminal as error:
         raise UsageProblem(f"{name}: {error.message}", field=error.field) from None
 

@@ -7,6 +7,8 @@ whole, so the texts of a segment's pieces add up to the segment's text.
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from kvgrove_gateway.explain.report import Piece
 from kvgrove_prompt.decoding import REPLACEMENT
 from kvgrove_prompt.prompt import Prompt, Segment
@@ -37,6 +39,18 @@ def pieces_of(prompt: Prompt, ranges: Sequence[ExplainedRange], decode: Decode) 
                 )
             )
     return found
+
+
+def at_their_places(prompt: Prompt, places: Sequence[str]) -> Prompt:
+    """``prompt`` with its segments named as the request's body has them (`ask.ChatPrompt.places`)."""
+    return Prompt(prompt.tokens, prompt.spans, [_at_its_place(each, places) for each in prompt.segments])
+
+
+def _at_its_place(segment: Segment, places: Sequence[str]) -> Segment:
+    number = segment.message
+    if number is None or number >= len(places):
+        return segment
+    return replace(segment, origin=segment.origin.replace(f"messages[{number}]", places[number], 1))
 
 
 def tells_text(segment: Segment) -> bool:

@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kvgrove_gateway.ask import ChatPrompt
 from kvgrove_gateway.chat import Call, Chat
 from kvgrove_gateway.errors import BadRequest, NodeLost, NodeRefused, Unavailable
 from kvgrove_gateway.explain.bodies import Asked, AskedPrompt
 from kvgrove_gateway.explain.changes import changes
 from kvgrove_gateway.explain.parting import Keyed, parting
-from kvgrove_gateway.explain.pieces import pieces_of
+from kvgrove_gateway.explain.pieces import at_their_places, pieces_of
 from kvgrove_gateway.explain.report import CandidateView, NodeView, PromptView, Report, RouteView
 from kvgrove_gateway.fleet import Fleet
 from kvgrove_gateway.identity.caller import Identity
@@ -23,6 +24,7 @@ from kvgrove_gateway.node_link import NodeLink
 from kvgrove_gateway.prepare import Prepared
 from kvgrove_gateway.router.decide import Decision
 from kvgrove_gateway.tokenizers import AssemblyThreads
+from kvgrove_prompt.prompt import Prompt
 from kvgrove_protocol.data import Explained, ExplainedRange, Generate, Sampling
 from kvgrove_protocol.identity import Caller, short
 
@@ -44,6 +46,8 @@ class _Looked:
     """One prompt with what the fleet says of it."""
 
     asked: AskedPrompt
+    prompt: Prompt
+    """Its segments named as the body has them."""
     resolution: Resolution
     prepared: Prepared
     decision: Decision
@@ -95,7 +99,9 @@ class Explainer:
             )
         if answers[0].problem and not operator:
             raise Unavailable("The node that would answer could not explain: try again.", code="not_explained")
-        return _Looked(asked, resolution, prepared, placement.decision, answers)
+        places = asked.ask.prompt.places if isinstance(asked.ask.prompt, ChatPrompt) else ()
+        prompt = at_their_places(prepared.prompt, places)
+        return _Looked(asked, prompt, resolution, prepared, placement.decision, answers)
 
     async def _ask(self, link: NodeLink, request: Generate) -> _Answer:
         try:
@@ -128,7 +134,7 @@ def _report(looked: Sequence[_Looked], *, operator: bool) -> Report:
 def _keyed(looked: _Looked) -> Keyed:
     resolution, tokenizer = looked.resolution, looked.prepared.tokenizer
     return Keyed(
-        prompt=looked.prepared.prompt,
+        prompt=looked.prompt,
         decode=tokenizer.decode,
         keys=looked.prepared.keys,
         namespace=resolution.namespace.uid,
@@ -138,7 +144,7 @@ def _keyed(looked: _Looked) -> Keyed:
 
 
 def _prompt_view(looked: _Looked, *, operator: bool) -> PromptView:
-    prompt, resolution, first = looked.prepared.prompt, looked.resolution, looked.answers[0]
+    prompt, resolution, first = looked.prompt, looked.resolution, looked.answers[0]
     ranges = first.ranges or [ExplainedRange(0, prompt.count)]
     views = [_node_view(answer) for answer in looked.answers]
     return PromptView(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -190,3 +191,31 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path, capsys: pytest
     code = console.run(lambda: kvgrove.main(["explain", file, "--model", str(tmp_path)], standalone_mode=False))
     assert code == console.EXIT_USAGE
     assert "tokenizer.json" in capsys.readouterr().err
+
+
+TOOLS = """\
+{%- if tools %}{{ '<|im_start|>system\n' }}
+{%- for tool in tools %}{{ tool | tojson + '\n' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
+
+def test_pro_09_tools_that_appear_are_named_and_are_where_the_prompts_part(tmp_path: Path, model: str) -> None:
+    directory = tmp_path / "with-tools"
+    shutil.copytree(model, directory)
+    for file in directory.glob("chat_template*"):
+        file.unlink()
+    (directory / "chat_template.jinja").write_text(TOOLS)
+    tools = [
+        {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": {"type": "object"}}}
+        for name in ("read_file", "write_file")
+    ]
+    files = write(tmp_path, a=chat(LONG, tools=tools[:1]), b=chat(LONG, tools=tools))
+    report = decode(run(*files, "--model", str(directory), "-o", "json").encode())
+    assert [(each.kind, each.what) for each in report.changes] == [("appeared", "tool write_file")]
+    assert report.parting is not None
+    ends = {piece.origin: piece.end for piece in report.prompts[1].pieces}
+    begins = next(piece.start for piece in report.prompts[1].pieces if piece.origin == "tools[1]")
+    assert ends["tools[0]"] < report.parting.token <= begins, "after the first tool, no later than at the second"
