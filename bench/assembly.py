@@ -118,6 +118,7 @@ class Rig:
             bundles=bundles,
             registry=CollectorRegistry(),
             throwaway=lambda: os.urandom(32),
+            cacheable_minimum=lambda _model: 0,
         )
         self.assembling.follow(directory)
         self.preparation = self.assembling.preparation

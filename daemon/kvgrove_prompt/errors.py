@@ -21,6 +21,10 @@ class TemplateUnsupported(Terminal):
     code = "template_unsupported"
 
 
+class TemplateTooSlow(TemplateUnsupported):
+    """The chat template was ended at its bound. Of what it would have rendered nothing is known."""
+
+
 class TokenizerUnsupported(Terminal):
     """The tokenizer's files are missing, damaged or of a kind that cannot be used safely."""
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from kvgrove_prompt.conversation import Conversation, Turn
-from kvgrove_prompt.errors import InvalidMessages, TemplateUnsupported
+from kvgrove_prompt.errors import InvalidMessages, TemplateTooSlow, TemplateUnsupported
 from kvgrove_prompt.roles import ASSISTANT, ROLES, SYSTEM, TOOL, USER, SystemRole, ToolCall
 from kvgrove_prompt.seams import Piece
 from kvgrove_prompt.toolset import canonical
@@ -84,7 +84,8 @@ _PROBE_ID = "probe0001"
 
 
 def policy_of(template: Rendering, source: str) -> RolePolicy:
-    """Declared in ``source``, else found out; raises TemplateUnsupported for a declaration that is not understood."""
+    """Declared in ``source``, else found out; raises TemplateUnsupported for a declaration that is not understood, and
+    TemplateTooSlow for a template that hangs."""
     policy = RolePolicy(
         system=SystemRole.NATIVE if _takes_system(template) else SystemRole.FOLD,
         consecutive=Consecutive.KEEP if _takes_two_in_a_row(template) else Consecutive.MERGE,
@@ -122,9 +123,11 @@ def _declared(source: str, policy: RolePolicy) -> RolePolicy:
 
 
 def _contents(template: Rendering, conversation: Conversation) -> list[Piece] | None:
-    """The pieces of a probe that are contents; None if the template does not take it."""
+    """The pieces of a probe that are contents; None if the template does not take it. Raises TemplateTooSlow."""
     try:
         return [piece for piece in template.render(conversation) if piece.content is not None]
+    except TemplateTooSlow:
+        raise  # says nothing of what the template takes
     except (InvalidMessages, TemplateUnsupported):
         return None
 
@@ -164,6 +167,8 @@ def _thinking(template: Rendering) -> Thinking:
     within = Conversation([Turn(USER, ("a",)), Turn(ASSISTANT, ("<think>0</think>1",))], add_generation_prompt=False)
     try:
         shown = template.render_bare(within)
+    except TemplateTooSlow:
+        raise
     except (InvalidMessages, TemplateUnsupported):
         return Thinking.KEPT
     return Thinking.DROPPED if "0</think>" not in shown else Thinking.KEPT

@@ -1,9 +1,9 @@
 """Templates rendered in processes that are killed when they take too long (ISO-15). Thread-safe.
 
 A template is other people's code. Nested loops, a huge product or a pattern without end cost the worker that renders
-it, never the process that serves: it is killed at its bound and replaced. A template that was killed several times is
-not tried again. Workers are kept, so that an ordinary render costs a round trip; there are as many as may run at once,
-and whoever finds none free waits for one, for no longer than the bound.
+it, never the process that serves: it is killed at its bound and replaced. A template that was killed several times in
+a row is not tried again. Workers are kept, so that an ordinary render costs a round trip; there are as many as may run
+at once, and whoever finds none free waits for one, for no longer than the bound.
 """
 
 import hashlib
@@ -13,15 +13,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
-from kvgrove_prompt.errors import InvalidMessages, RendererLost, TemplateUnsupported
+import msgspec
+
+from kvgrove_prompt.errors import InvalidMessages, RendererLost, TemplateTooSlow, TemplateUnsupported
 from kvgrove_prompt.render_wire import Order, Reply, receive_reply, send
 from kvgrove_prompt.rendering import Job
 from kvgrove_prompt.seams import Piece
 
 KILLS_AT_MOST = 3
-"""Of one template; then it is refused without being tried."""
+"""Of one template in a row; then it is refused without being tried."""
+
+MAX_KILLED = 256
+"""Templates whose kills are remembered."""
 
 BUFFER_BYTES = 1 << 20
 
@@ -45,6 +51,7 @@ class RenderPool:
         self._clock = clock
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         self._closed = False
+        self._kills: OrderedDict[bytes, int] = OrderedDict()
         for _ in range(workers):
             self._free.put(None)  # started when first wanted
 
@@ -66,7 +73,7 @@ class RenderPool:
                 worker.end()
 
     def _run(self, template: "_Template", job: Job | None) -> list[Piece]:
-        if template.kills >= KILLS_AT_MOST:
+        if self._kills.get(template.digest, 0) >= KILLS_AT_MOST:
             raise _too_slow(self._seconds)
         try:
             worker = self._free.get(timeout=self._seconds)
@@ -95,14 +102,21 @@ class RenderPool:
             try:
                 reply = worker.ask(order, max(0.001, deadline - self._clock()))
             except TimeoutError:
-                template.kills += 1
-                self._on_kill()
+                self._killed(template)
                 raise _too_slow(self._seconds) from None
             if reply is None:
                 raise RendererLost("a template worker ended: try again")
             if not reply.unknown:
+                self._kills.pop(template.digest, None)
                 return reply
         raise RendererLost("a template worker forgets its templates: try again")
+
+    def _killed(self, template: "_Template") -> None:
+        """One kill more; of two threads at once one may go uncounted, which does no harm."""
+        self._kills[template.digest] = self._kills.get(template.digest, 0) + 1
+        while len(self._kills) > MAX_KILLED:
+            self._kills.popitem(last=False)
+        self._on_kill()
 
     def _put_back(self, worker: "_Worker | None") -> None:
         if self._closed and worker is not None:
@@ -111,14 +125,10 @@ class RenderPool:
         self._free.put(worker)
 
 
-class _Template:
-    """``kills``: workers that it cost; a count too few in a race of two threads does no harm."""
-
-    def __init__(self, digest: bytes, source: str, max_chars: int) -> None:
-        self.digest = digest
-        self.source = source
-        self.max_chars = max_chars
-        self.kills = 0
+class _Template(msgspec.Struct, frozen=True):
+    digest: bytes
+    source: str
+    max_chars: int
 
 
 class _Worker:
@@ -163,7 +173,7 @@ class _Worker:
         self._process.wait()
 
 
-def _too_slow(seconds: float) -> TemplateUnsupported:
-    return TemplateUnsupported(
+def _too_slow(seconds: float) -> TemplateTooSlow:
+    return TemplateTooSlow(
         f"the chat template takes more than {seconds:g} s to render: simplify its loops", field="chat_template"
     )
