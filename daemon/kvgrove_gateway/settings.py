@@ -194,7 +194,10 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--oidc", type=Path, metavar="FILE", help="OIDC issuers whose tokens are taken (YAML)")
     parser.add_argument("--rate-limits", type=Path, metavar="FILE", help="allowances of tenants (YAML)")
     parser.add_argument(
-        "--audit-log", type=Path, metavar="PATH", help="append who used what, a JSON object a line; reopened on SIGHUP"
+        "--audit-log",
+        type=Path,
+        metavar="PATH",
+        help="append who used what, a JSON object a line; reopened on SIGHUP; -: standard output",
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate with its chain: serve HTTPS")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")

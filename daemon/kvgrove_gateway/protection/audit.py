@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 8192
 """Records that wait to be written: more are lost, and counted."""
 BATCH = 512
+STDOUT = Path("-")
+"""In place of a path: standard output, for whoever collects it; the process says nothing else there."""
 
 Value: TypeAlias = str | int | list[str] | None
 
@@ -62,7 +64,8 @@ class AuditLog:
         figures: ProtectionFigures,
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        """Raises Unwritable. ``member``: this gateway's name, in every record. ``now``: seconds since 1970."""
+        """Raises Unwritable. ``path``: a file, or `STDOUT`. ``member``: this gateway's name, in every record. ``now``:
+        seconds since 1970."""
         self._path = path
         self._member = member
         self._now = now
@@ -165,4 +168,6 @@ class AuditLog:
 
 
 def _open(path: Path) -> int:
+    if path == STDOUT:
+        return os.dup(1)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

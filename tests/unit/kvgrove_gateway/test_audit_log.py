@@ -160,6 +160,14 @@ def test_i11_bounded_when_the_line_is_full_records_are_lost_and_counted(
     assert [each["count"] for each in found if each["event"] == "lost"] == [6]
 
 
+def test_it_may_go_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    with desk(Path("-")) as opened:
+        opened.log.record("request", n=1)
+        opened.log.reopen()
+        opened.log.record("request", n=2)
+    assert [json.loads(line)["n"] for line in capfd.readouterr().out.splitlines()] == [1, 2]
+
+
 def test_a_place_that_cannot_be_written_is_said_at_start(tmp_path: Path) -> None:
     with pytest.raises(Unwritable, match=r"--audit-log .*nowhere.*: No such file"):
         Desk(tmp_path / "nowhere" / "audit.jsonl")
