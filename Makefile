@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml requirements/bootstrap.lock requirements/dev.lock
 
 lock:  ## pin every dependency anew (hashes, no registry addresses)
 	$(BIN)/uv pip compile requirements/bootstrap.in --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -q -o requirements/bootstrap.lock
-	$(BIN)/uv pip compile pyproject.toml --extra operator --extra daemon --extra plot --extra dev --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -q -o requirements/dev.lock
+	$(BIN)/uv pip compile pyproject.toml --extra operator --extra daemon --extra otel --extra plot --extra dev --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -q -o requirements/dev.lock
 
 clean:
 	rm -rf build dist $(VENV)

@@ -63,6 +63,7 @@ from kvgrove_link.gatekeeper import Gatekeeper
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
+from kvgrove_link.tracing import tracing
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NodePlan, NodeReport
 from kvgrove_protocol.data import BundleRequest, Cancel, Explain, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.events import DEVICE, HOST
@@ -105,6 +106,7 @@ class Node:
             log=EventLog(self.boot),
         )
         self._pools = NodePools(surface)
+        self._tracing = tracing(settings.otlp_endpoint, "kvgrove-daemon", settings.member)
         self._context = zmq.asyncio.Context()
         keys = settings.link_keys
         self._gate = (
@@ -166,6 +168,7 @@ class Node:
             clock=boottime,
             throwaway=lambda: os.urandom(32),
             metrics=self.metrics,
+            tracing=self._tracing,
         )
         event_log = self._pools.surface.log
         self._core = Core(
@@ -223,6 +226,7 @@ class Node:
         await asyncio.to_thread(self._workers.close)
         self._pools.close()
         self._context.destroy(0)
+        self._tracing.close()
 
     def _on_core_death(self, error: BaseException) -> None:
         self._failure = error

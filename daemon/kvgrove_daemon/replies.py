@@ -7,6 +7,7 @@ stays out of the ratios (WRM-01). Must not know: caches, engines, why something 
 from kvgrove_daemon.active import Active, Work
 from kvgrove_daemon.engine.requests import PromptScored, TokenOut
 from kvgrove_daemon.refusals import Refusal
+from kvgrove_daemon.request_spans import record
 from kvgrove_daemon.surroundings import Surroundings
 from kvgrove_protocol.data import Done, Error, PromptLogprobs, Started, ToGateway, Token, Usage
 from kvgrove_protocol.errors import KvgroveError, Retryable
@@ -69,10 +70,12 @@ class Replies:
             self._around.send(active.peer, message)
 
     def _count(self, active: Active, code: str) -> None:
-        metrics, work = self._around.metrics, active.work
+        around, metrics, work = self._around, self._around.metrics, active.work
         if active.start is not None:
-            namespace = self._around.table().namespaces.get(active.namespace_uid)
-            metrics.requests.labels(namespace.plan.name if namespace is not None else "", code).inc()
+            namespace = around.table().namespaces.get(active.namespace_uid)
+            label = namespace.plan.name if namespace is not None else ""
+            metrics.requests.labels(label, code).inc()
+            record(around.tracing, active, code, namespace=label, now=around.clock(), wall_ns=around.wall_ns())
         if work is None or not work.missed:  # not begun: nothing of its prompt was reused or missed
             return
         name = work.task.namespace.plan.name

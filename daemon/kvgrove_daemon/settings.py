@@ -10,6 +10,7 @@ from pathlib import Path
 from kvgrove_daemon.kv_events.address import ExportRefused, ExportSettings, export_settings
 from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.security import LinksOpen, add_options, link_keys
+from kvgrove_link.tracing import add_option
 from kvgrove_protocol.control import DAEMON
 
 
@@ -31,6 +32,8 @@ class Settings:
     """Written with the address of the Prometheus endpoint once it is bound, for whoever asked for port 0."""
     link_keys: LinkKeys | None = None
     """None: links in the clear, on this machine alone."""
+    otlp_endpoint: str = ""
+    """Where traces are sent; empty: where the environment says, or nowhere."""
     kv_events: ExportSettings | None = None
     """None: residency events go to gateways alone."""
 
@@ -66,6 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--metrics-address-file", type=Path, metavar="FILE", help="write the bound http:// address of --metrics here"
     )
     add_options(parser)
+    add_option(parser)
     parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
     parser.add_argument(
         "--kv-events",
@@ -99,6 +103,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         metrics_address_file=found.metrics_address_file,
         pod_uid=found.pod_uid,
         link_keys=keys,
+        otlp_endpoint=found.otlp_endpoint,
         kv_events=kv_events,
     )
 

@@ -1,10 +1,12 @@
 """What the core thread looks at and speaks to, injected."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_daemon.namespaces import PlanTable
+from kvgrove_link.tracing import NO_TRACING, Tracing
 from kvgrove_protocol.data import ToGateway
 
 
@@ -18,3 +20,6 @@ class Surroundings:
     clock: Callable[[], float]
     throwaway: Callable[[], bytes]
     metrics: NodeMetrics
+    tracing: Tracing = NO_TRACING
+    wall_ns: Callable[[], int] = time.time_ns
+    """Of spans alone: nothing is decided by it."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgrove_gateway.answer import CLIENT_GONE, OK, Answer, Origin, Scored
 from kvgrove_gateway.answer_stream import AnswerStream
@@ -28,6 +28,7 @@ from kvgrove_gateway.reasons import Telling
 from kvgrove_gateway.route import Route
 from kvgrove_gateway.settings import Limits
 from kvgrove_gateway.tool_calls import MARKERS, ToolFormat, tool_format, tool_reader
+from kvgrove_link.tracing import NO_SPAN, NO_TRACING, Span, Tracing
 from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.canonical import digest
 from kvgrove_protocol.control import ModelPlan
@@ -67,6 +68,8 @@ class Call:
     arrived: float
     """By the service's clock."""
     traceparent: str = ""
+    span: Span = NO_SPAN
+    """Of the whole call, where it is traced."""
     sibling: bool = False
     """One more answer to a prompt that another call of the request asks for: it accounts for what it says alone."""
 
@@ -132,6 +135,7 @@ class Chat:
         telling: Telling,
         charge: Callable[[Identity, int, str], None],
         new_id: Callable[[], str],
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """``lease_remaining``: seconds of freshness lease left for a namespace UID, 0 without one. ``charge``: takes
         the prompt's tokens from its tenant's allowance, or raises; told the field that holds the prompt. ``new_id``:
@@ -149,13 +153,15 @@ class Chat:
         self._explain_routes = explain_routes
         self._telling = telling
         self._charge = charge
+        self._tracing = tracing
 
     async def begin(self, call: Call) -> Answer:
         """The answer, once its first token is here. Raises ApiError. The caller must `close` it in any case."""
         label, outcome = NO_NAMESPACE, ""
+        span = self._tracing.begin("chat", call.traceparent, served=True)
         try:
             label = self._board.current.admit(call.identity, call.ask.model).name
-            return await self._attempts(call)
+            return await self._attempts(replace(call, traceparent=span.traceparent, span=span))
         except ApiError as error:
             outcome = error.code
             raise
@@ -163,8 +169,10 @@ class Chat:
             outcome = CLIENT_GONE
             raise
         finally:
-            if outcome and not call.sibling:
-                self._metrics.requests.labels(label, outcome).inc()
+            if outcome:
+                span.end({"namespace": label}, error="" if outcome == CLIENT_GONE else outcome)
+                if not call.sibling:
+                    self._metrics.requests.labels(label, outcome).inc()
 
     async def count(self, call: Call) -> int:
         """Tokens of the prompt, as `begin` would send it. Raises ApiError. Nothing is sent."""
@@ -204,7 +212,9 @@ class Chat:
         for attempt in range(self._limits.attempts):
             revision = self._board.current.revision
             resolution = await self._placed(call)
+            assembly = self._tracing.begin("assemble", call.traceparent)
             prepared = await self._prepare(resolution, call.ask)
+            assembly.end({"prompt_tokens": prepared.prompt.count})
             max_new_tokens = _room(call.ask, prepared.prompt.count, resolution.model.max_model_len)
             if not attempt and not call.sibling:
                 self._charge(call.identity, prepared.prompt.count, call.ask.prompt_field)
@@ -369,9 +379,21 @@ class Chat:
         which = trial.resolution.namespace.uid, trial.resolution.model.generation
 
         def count(outcome: str, usage: Usage) -> None:
+            failed = outcome not in (OK, CLIENT_GONE)
+            trial.call.span.end(
+                {
+                    "namespace": trial.resolution.namespace.name,
+                    "generation": short(trial.resolution.model.generation),
+                    "attempts": trial.number + 1,
+                    "prompt_tokens": usage.prompt,
+                    "reused_tokens": usage.reused,
+                    "completion_tokens": usage.completion,
+                    "ttft_seconds": ttft_s,
+                },
+                error=outcome if failed else "",
+            )
             if trial.call.sibling:
                 return  # its prompt is on another's account
-            failed = outcome not in (OK, CLIENT_GONE)
             self._counts.answered(
                 which, ttft_s=ttft_s, prompt_tokens=usage.prompt, reused_tokens=usage.reused, failed=failed
             )

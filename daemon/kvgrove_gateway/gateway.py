@@ -43,6 +43,7 @@ from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
+from kvgrove_link.tracing import tracing
 from kvgrove_protocol.control import GATEWAY, Hello, NamespaceReport, NodeEndpoint, NodePlan, NodeReport
 from kvgrove_protocol.receipts import Place
 
@@ -78,6 +79,7 @@ class Gateway:
             clock=time.monotonic,
             now=time.time,
         )
+        self._tracing = tracing(settings.otlp_endpoint, "kvgrove-gateway", settings.member)
         self._context = zmq.asyncio.Context()
         self._board = PlanBoard()
         self._leases = LeaseTable()
@@ -132,6 +134,7 @@ class Gateway:
             counts=self._counts,
             clock=time.perf_counter,
             explain_routes=settings.explain_routes,
+            tracing=self._tracing,
             telling=settings.reasons,
             charge=self._protection.rates.charge,
             new_id=lambda: secrets.token_hex(12),
@@ -237,6 +240,7 @@ class Gateway:
         self._assembling.close()
         await asyncio.to_thread(self._protection.close)
         self._context.destroy(0)
+        await asyncio.to_thread(self._tracing.close)
 
     @property
     def draining(self) -> bool:

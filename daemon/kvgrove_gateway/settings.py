@@ -10,6 +10,7 @@ from kvgrove_gateway.reasons import Telling
 from kvgrove_gateway.tls import TlsFiles
 from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.security import add_options, link_keys
+from kvgrove_link.tracing import add_option
 from kvgrove_protocol.control import GATEWAY
 from kvgrove_protocol.errors import Terminal
 
@@ -108,6 +109,8 @@ class Settings:
     rate_limits: Path | None = None
     """What tenants may use."""
     audit_log: Path | None = None
+    otlp_endpoint: str = ""
+    """Where traces are sent; empty: where the environment says, or nowhere."""
     tls: TlsFiles | None = None
     """None: HTTP in the clear."""
     address_file: Path | None = None
@@ -190,6 +193,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="HTTP address; port 0: any free"
     )
     add_options(parser)
+    add_option(parser)
     parser.add_argument("--keys", required=True, type=Path, metavar="FILE", help="API keys (YAML, hashed)")
     parser.add_argument("--oidc", type=Path, metavar="FILE", help="OIDC issuers whose tokens are taken (YAML)")
     parser.add_argument("--rate-limits", type=Path, metavar="FILE", help="allowances of tenants (YAML)")
@@ -276,6 +280,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         oidc=options.oidc,
         rate_limits=options.rate_limits,
         audit_log=options.audit_log,
+        otlp_endpoint=options.otlp_endpoint,
         tls=TlsFiles(options.tls_cert, options.tls_key) if options.tls_cert is not None else None,
         address_file=options.address_file,
         log_level=options.log_level,

@@ -20,6 +20,7 @@ import openai
 import pytest
 from certificates import write_pair
 from gateway_rig import KEYS, Stage, client, metrics, stage, wait_ready, wait_until, write_keys
+from otlp_collector import Collector, collector
 
 from kvgrove_gateway.tls import TlsFiles
 from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, PrefixPlan
@@ -38,6 +39,7 @@ class Served:
     stage: Stage
     bases: list[str]
     model: ModelPlan
+    collector: Collector
 
     def issue(self, *namespaces: NamespacePlan, wait: bool = True) -> None:
         revision = self.stage.planner.issue(list(self.stage.planner.models), list(namespaces), wait=wait)
@@ -51,7 +53,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path]) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("gateways")
-    with stage(folder) as rig:
+    with collector() as traces, stage(folder, "--otlp-endpoint", traces.endpoint) as rig:
         for name in ("node-0", "node-1"):
             rig.daemon(name)
         bases = [rig.gateway(name) for name in ("gateway-0", "gateway-1")]
@@ -61,7 +63,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str],
         rig.planner.wait_named()
         for base in bases:
             wait_ready(base)
-        yield Served(rig, bases, rig.planner.models[0])
+        yield Served(rig, bases, rig.planner.models[0], traces)
 
 
 def test_a_gateway_with_a_certificate_speaks_https_and_nothing_else(served: Served, tmp_path: Path) -> None:
@@ -141,6 +143,32 @@ def test_a_repeated_prefix_is_reused_and_accounted_for(served: Served, namespace
     other = ask(served.bases[0], key="bob", kvgrove={"prefix": "rules"})
     check_sums(other)
     assert 0 < other.usage.prompt_tokens_details.cached_tokens <= replies[1].usage.prompt_tokens_details.cached_tokens
+
+
+def test_a_request_is_one_trace_from_its_caller_to_the_engines_steps_and_says_no_word_of_it(
+    served: Served, namespace: NamespacePlan
+) -> None:
+    served.issue(namespace)
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    answer = client(served.bases[0]).chat.completions.create(
+        model="team/bot",
+        messages=[{"role": "user", "content": f"{SECRET} {RULES}"}],
+        max_tokens=3,
+        extra_headers={"traceparent": f"00-{trace}-{parent}-01"},
+    )
+    assert answer.usage is not None
+    steps = {"chat", "assemble", "generate", "wait", "prefill", "decode"}
+    wait_until(lambda: steps <= served.collector.spans(trace).keys(), "the trace")
+    spans = served.collector.spans(trace)
+    assert spans["chat"].parent == parent
+    assert {spans[name].parent for name in ("assemble", "generate")} == {spans["chat"].id}
+    assert {spans[name].parent for name in ("wait", "prefill", "decode")} == {spans["generate"].id}
+    assert [spans[name].service for name in ("chat", "prefill")] == ["kvgrove-gateway", "kvgrove-daemon"]
+    for name in ("chat", "generate"):
+        assert spans[name].attributes["kvgrove.prompt_tokens"] == answer.usage.prompt_tokens
+        assert spans[name].attributes["kvgrove.completion_tokens"] == answer.usage.completion_tokens
+    assert not any(span.failed for span in spans.values())
+    assert not any(SECRET.encode() in body for body in served.collector.raw)
 
 
 def test_both_gateways_learn_residency_from_the_nodes(served: Served, namespace: NamespacePlan) -> None:

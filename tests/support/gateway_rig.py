@@ -257,8 +257,10 @@ class Planner:
 class Stage:
     """Daemons, gateways and their planner. Everything is stopped by `close`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *always: str) -> None:
+        """``always``: options of every process."""
         self.folder = folder
+        self._always = always
         self.planner = Planner()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.keys = folder / "keys.yaml"
@@ -289,6 +291,7 @@ class Stage:
                     "--plain-links",
                     "--control",
                     self.planner.address,
+                    *self._always,
                     *arguments,
                 ],
                 stderr=log,
@@ -336,8 +339,8 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path) -> Iterator[Stage]:
-    rig = Stage(folder)
+def stage(folder: Path, *always: str) -> Iterator[Stage]:
+    rig = Stage(folder, *always)
     try:
         yield rig
     finally:
