@@ -20,6 +20,7 @@ NOT_STORED = frozenset(
         MissReason.CACHE_ERROR,
         MissReason.CONTROL_PLANE_LOST,
         MissReason.FENCE_NEWER,
+        MissReason.SCOPE_DENIED,
         MissReason.SUSPENDED,
         MissReason.UNCACHEABLE,
     }

@@ -252,6 +252,29 @@ def test_anthropic_tools_plain_and_streamed_in_order(api: Api) -> None:
         )
 
 
+def test_pro_04_roles_that_do_not_fit_are_refused_by_field_in_both_dialects(api: Api) -> None:
+    twice = [*say("One."), *say("Two.")]
+    both = [
+        api.openai.chat.completions.create(model="team/bot", messages=twice, max_tokens=1).usage.prompt_tokens,
+        anthropic_split(api.anthropic.messages.create(model="team/bot", messages=twice, max_tokens=1).usage)[0],
+    ]
+    assert both[0] == both[1]
+    longer = api.anthropic.messages.count_tokens(model="team/bot", messages=[*twice, *say("Three.")]).input_tokens
+    assert longer > both[0]  # appending a turn appends
+    with pytest.raises(openai.BadRequestError) as caught:
+        api.openai.chat.completions.create(
+            model="team/parrot",
+            messages=[*say("x"), {"role": "tool", "tool_call_id": "c", "content": "y"}],
+        )
+    assert caught.value.param == "messages[1].role"
+    result: Any = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "y"}]}
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[1\]"):
+        api.anthropic.messages.create(model="team/parrot", max_tokens=1, system="s", messages=[*say("x"), result])
+    with pytest.raises(openai.BadRequestError) as unknown:
+        api.openai.chat.completions.create(model="team/bot", messages=[{"role": "narrator", "content": "x"}])
+    assert unknown.value.param == "messages[0].role"
+
+
 def test_a_model_without_tools_says_so_by_field(api: Api) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         api.openai.chat.completions.create(model="team/bot", messages=say("x"), tools=OPENAI_TOOLS)
