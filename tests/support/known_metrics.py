@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,7 @@ from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_gateway.metrics import Metrics
-from kvgrove_link.planner import PlannerCounters
-from kvgrove_operator.fleet_memory import FleetCounters
+from kvgrove_link.clock import boottime
 from kvgrove_operator.metrics import OperatorMetrics
 from kvgrove_operator.namespace_metrics import families
 from kvgrove_operator.workers import WorkCounters
@@ -49,7 +49,7 @@ def known() -> Mapping[str, set[str] | None]:
     node = NodeMetrics()
     ExportMetrics(node.registry)
     found: dict[str, set[str] | None] = {}
-    for registry in (node.registry, Metrics().registry, _operator().registry):
+    for registry in (node.registry, Metrics().registry, operator_metrics({}).registry):
         found |= dict(_series(registry))
     for family in families({"team/bot": PromptCacheNamespaceStatus()}, datetime.now(UTC)):
         found[family.name] = {name for sample in family.samples for name in sample.labels} or None
@@ -68,18 +68,26 @@ def _series(registry: CollectorRegistry) -> Iterator[tuple[str, set[str] | None]
             yield family.name + suffix, own if own is None or suffix != "_bucket" else own | {"le"}
 
 
-def _operator() -> OperatorMetrics:
-    fleet: Any = SimpleNamespace(
-        views=dict,
-        state=SimpleNamespace(namespaces={}, removed={}),
-        counters=FleetCounters(),
-        link_counters=PlannerCounters(),
-    )
-    workers: Any = SimpleNamespace(counters=WorkCounters(), planned_at=0.0)
-    queue: Any = type("Queue", (list,), {"refused": 0})()
-    objects: Any = SimpleNamespace(status_writes=0)
-    kube: Any = SimpleNamespace(writes=0)
-    return OperatorMetrics(fleet, queue, workers, objects, kube, statuses={})
+class _Nothing(dict[Any, Any]):
+    """Any part of an operator to which nothing has happened: every count is 0, every collection empty."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Nothing()
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return _Nothing()
+
+    def __float__(self) -> float:
+        return 0.0
+
+
+def operator_metrics(statuses: Mapping[str, PromptCacheNamespaceStatus]) -> OperatorMetrics:
+    """Of an operator that has just planned, without a fleet."""
+    parts: dict[str, Any] = {name: _Nothing() for name in signature(OperatorMetrics).parameters}
+    parts["workers"] = SimpleNamespace(counters=WorkCounters(), planned_at=boottime())
+    return OperatorMetrics(**parts | {"statuses": statuses})
 
 
 def series_in(text: str) -> set[str]:
