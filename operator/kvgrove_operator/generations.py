@@ -8,6 +8,7 @@ agree on something else, the files have been replaced, and the model gets anothe
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -45,6 +46,11 @@ class Models:
     def named(self, name: str) -> bool:
         """Whether the model has a generation."""
         return name in self.states and bool(self.states[name].plan.generation)
+
+    @cached_property
+    def generations(self) -> dict[str, bytes]:
+        """Name -> generation, of those that have one. To be asked for once all models are there."""
+        return {name: held.plan.generation for name, held in self.states.items() if held.plan.generation}
 
     def generation_of(self, name: str) -> bytes:
         """Empty where it has none."""

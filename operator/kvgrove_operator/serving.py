@@ -67,8 +67,8 @@ def serving(
     beside = observed.beside.get(uid, {})
     seen = Seen(
         now=now,
-        generations={name: generation for name in models.states if (generation := models.generation_of(name))},
-        ready=[name for name in (wanted,) if models.ready_everywhere(name, observed)],
+        generations=models.generations,
+        ready=[wanted] if wanted != active and models.ready_everywhere(wanted, observed) else [],
         nodes=observed.daemons,
         warmth=_warmth(beside, fence),
         serving={each.generation for found in beside.values() for each in found.reports},

@@ -53,6 +53,7 @@ class Declared:
                 }
             ],
             "documents": [{"name": "policy", "version": "v1", "text": POLICIES["v1"]}],
+            "warmup": {"topK": 0},
             "rollout": {"steps": [{"weight": 50, "pause": HOUR}, {"weight": 100, "pause": HOUR}], "window": HOUR},
         }
 
@@ -198,6 +199,21 @@ def test_cor_01_nothing_of_one_generation_is_reused_by_the_other(running: Runnin
         assert abs(warm_token["logprob"] - cold_token["logprob"]) < 1e-4
 
 
+def test_what_was_asked_most_is_warm_under_other_weights_and_nowhere_else(
+    running: RunningFleet, declared: Declared
+) -> None:
+    declared.apply(warmup={"topK": 8})
+    for _ in range(2):
+        ask(running, ("user", LONG), kvgrove={})
+    declared.steps("0s", "0s")
+    declared.move_to("other-weights")
+    found = declared.until(lambda now: now.model == "other-weights" and now.rollout.phase == "Promoted")
+    answer = ask(running, ("user", LONG), kvgrove={})
+    assert by(answer) == found.generation
+    assert reused(answer) >= answer["usage"]["prompt_tokens"] // 32 * 32 - 32
+    assert reused(ask(running, ("user", LONG), kvgrove={}, tenant="globex")) == 0, "it is who asked that it is warm for"
+
+
 def test_a_template_alone_is_a_rollout_and_waits_for_approval_where_that_is_asked_for(
     running: RunningFleet, declared: Declared
 ) -> None:
@@ -214,8 +230,8 @@ def test_a_template_alone_is_a_rollout_and_waits_for_approval_where_that_is_aske
 def test_a_warm_up_that_cannot_reach_its_ratio_stalls_and_the_old_one_serves_on(
     running: RunningFleet, declared: Declared
 ) -> None:
-    declared.models["other-weights"]["pool"] = {"host": "64Mi"}
-    declared.apply(quota={"host": {"ceiling": "1Mi"}}, warmup={"deadline": "1s", "minimumRatio": 1.0})
+    limits = {"deadline": "1s", "minimumRatio": 1.0, "topK": 0}
+    declared.apply(quota={"host": {"ceiling": "1Mi"}}, warmup=limits)
     declared.apply(prefixes=[*declared.namespace["prefixes"], {"name": "long", "version": "v1", "text": LONG * 12}])
     declared.move_to("other-weights")
     found = declared.phase("Stalled")

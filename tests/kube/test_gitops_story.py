@@ -36,6 +36,7 @@ class Git:
             "freshness": {"lease": "5s"},
             "prefixes": [PREFIX],
             "documents": [DOCUMENT],
+            "warmup": {"topK": 0},
             "rollout": {"steps": [{"weight": 10, "pause": HOUR}, {"weight": 50, "pause": HOUR}], "window": HOUR},
         }
 
@@ -193,7 +194,7 @@ def test_cor_01_what_fails_goes_back_what_stalls_waits_and_what_was_withdrawn_is
         git.commit(
             prefixes=[PREFIX, {"name": "long", "version": "1", "text": LONG * 10}],
             quota={"host": {"ceiling": "1Mi"}},
-            warmup={"deadline": "1s", "minimumRatio": 1.0},
+            warmup={"deadline": "1s", "minimumRatio": 1.0, "topK": 0},
         )
         git.move_to("m2")
         # then it stalls, says why, and the old one serves on

@@ -16,9 +16,7 @@ from kvgrove_operator.fault_points import VARIABLE, FaultPoint
 FAULTS = [
     *((point, 1) for point in FaultPoint),
     (FaultPoint.STATE_SAVED, 3),
-    (FaultPoint.STATE_TO_SAVE, 4),
     (FaultPoint.PLAN_SENT, 4),
-    (FaultPoint.STATUS_TO_WRITE, 5),
 ]
 """Every point, and those at the heart of the shift later in it too."""
 STEPS = [{"weight": 10, "pause": "1s"}, {"weight": 50, "pause": "1s"}]
@@ -63,7 +61,7 @@ def test_ops_14_an_operator_that_is_killed_between_any_two_effects_leaves_what_i
 ) -> None:
     armed = tmp_path / "die-at"
     monkeypatch.setenv(VARIABLE, str(armed))
-    with world(own_control_plane, tmp_path) as here:
+    with world(own_control_plane, tmp_path, "--lease-duration", "3") as here:
         uid = here.plane.get("pcn", "bot")["metadata"]["uid"]
         receipts = here.status()["erasure"]["revision"]
         for number, (point, times) in enumerate(FAULTS):
