@@ -61,7 +61,7 @@ def test_ops_14_an_operator_that_is_killed_between_any_two_effects_leaves_what_i
 ) -> None:
     armed = tmp_path / "die-at"
     monkeypatch.setenv(VARIABLE, str(armed))
-    with world(own_control_plane, tmp_path, "--lease-duration", "3") as here:
+    with world(own_control_plane, tmp_path) as here:
         uid = here.plane.get("pcn", "bot")["metadata"]["uid"]
         receipts = here.status()["erasure"]["revision"]
         for number, (point, times) in enumerate(FAULTS):
