@@ -23,9 +23,9 @@ _ANTHROPIC_ONLY = frozenset({"system", "stop_sequences", "anthropic_version", "t
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "document"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AskedPrompt:
-    """One request body: as it came, and as it is served."""
+    """One request body: as it came, and as it is served. Has no ``repr``: it holds prompt text (I12)."""
 
     body: Mapping[str, Any]
     ask: Ask

@@ -41,7 +41,7 @@ class _Answer:
     problem: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Looked:
     """One prompt with what the fleet says of it."""
 
