@@ -5,8 +5,11 @@ gateway more than a gigabyte to learn that no model takes it. Such a text is cou
 further than to the model's length. Pure.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from kvgrove_prompt.assembly import Message
 from kvgrove_prompt.errors import InvalidMessages
 from kvgrove_prompt.tokenizer import PromptTokenizer
 
@@ -15,6 +18,12 @@ BYTES_A_TOKEN = 4
 PIECE_CHARS = 1 << 16
 SLACK_TOKENS = 16
 """A piece counts so much less than it has: a cut may make tokens that the whole text has not."""
+
+
+def texts_of(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a caller's messages and tools put into a prompt, about as a template writes it."""
+    said = [text for each in messages for text in (each.text, each.reasoning, *(c.arguments for c in each.tool_calls))]
+    return [*said, *(json.dumps(tool, ensure_ascii=False) for tool in tools)]
 
 
 class TooLong(InvalidMessages):

@@ -11,7 +11,7 @@ from kvgrove_gateway.account import Mark
 from kvgrove_gateway.ask import Breakpoint
 from kvgrove_gateway.breakpoints import marks
 from kvgrove_gateway.errors import BadRequest, Unavailable
-from kvgrove_gateway.fitting import check_fits
+from kvgrove_gateway.fitting import check_fits, texts_of
 from kvgrove_gateway.linting import TrafficLinter
 from kvgrove_gateway.namespaces import Resolution
 from kvgrove_gateway.router.keys import KnownChains
@@ -99,8 +99,7 @@ class Preparation:
         ]
 
         def assembled() -> Prompt:
-            own = [each.text for each in messages]
-            check_fits(tokenizer, own, resolution.model.max_model_len, "messages")
+            check_fits(tokenizer, texts_of(messages, tools), resolution.model.max_model_len, "messages")
             if self._linter is not None:
                 self._linter.look(resolution.namespace.uid, messages, tools)
             return assemble(

@@ -132,15 +132,16 @@ class Llama3Reader:
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self._held = ""
-        self._plain = False
+        self._plain: bool | None = None
+        """Whether the answer is ordinary text; None while that is open."""
 
     def add(self, text: str) -> list[Told]:
         self._held += text
-        if not self._plain:
-            begun = self._held.lstrip()
-            self._plain = bool(begun) and not (
-                begun[0] == "{" or begun.startswith(self.TAG) or self.TAG.startswith(begun)
-            )
+        if self._plain is None and (begun := self._held.lstrip()):
+            if begun[0] == "{" or begun.startswith(self.TAG):
+                self._plain = False
+            elif not self.TAG.startswith(begun):
+                self._plain = True
         return self._all() if self._plain else []
 
     def finish(self) -> list[Told]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from prompt_fixtures import prompt_tokenizer
 
-from kvgrove_gateway.fitting import PIECE_CHARS, TooLong, check_fits
+from kvgrove_gateway.fitting import PIECE_CHARS, TooLong, check_fits, texts_of
+from kvgrove_prompt.assembly import Message, ToolCall
 from kvgrove_prompt.tokenizer import PromptTokenizer
 
 WORDS = "the cache of a prompt holds what many requests share and a question comes after it. "
@@ -40,6 +43,14 @@ def test_eight_megabytes_are_refused_after_a_little_of_them(tokenizer: Watched, 
 def test_many_texts_count_together(tokenizer: Watched) -> None:
     with pytest.raises(TooLong):
         check_fits(tokenizer, [WORDS * 10] * 3000, 8192, "messages")
+
+
+def test_calls_and_tools_count_too(tokenizer: Watched) -> None:
+    call = ToolCall("f", json.dumps({"x": WORDS * 4000}))
+    tool = {"type": "function", "function": {"name": "f", "description": WORDS * 4000}}
+    for texts in (texts_of([Message("assistant", None, (call,))], []), texts_of([Message("user", "x")], [tool])):
+        with pytest.raises(TooLong):
+            check_fits(tokenizer, texts, 8192, "messages")
 
 
 def test_what_would_fit_is_not_counted_beforehand(tokenizer: Watched) -> None:
