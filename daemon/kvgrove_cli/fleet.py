@@ -119,6 +119,11 @@ class Fleet:
         return self._supervisor.address
 
     @property
+    def peers_refused(self) -> dict[str, int]:
+        """Peers that did not get into the fleet link, by reason."""
+        return self._supervisor.peers_refused
+
+    @property
     def base_url(self) -> str:
         """Of the first gateway, ``http://host:port/v1``; raises FleetProblem before it is up."""
         return self.base_urls[0]

@@ -103,6 +103,11 @@ class Supervisor:
         """Where members dial."""
         return self._socket.address
 
+    @property
+    def peers_refused(self) -> dict[str, int]:
+        """Peers that did not get into the fleet link, by reason."""
+        return dict(self._socket.counters.refused)
+
     def close(self) -> None:
         self._socket.close()
 
