@@ -360,6 +360,13 @@ def test_completions_take_every_shape_of_prompt(api: Api) -> None:
     single = [api.openai.completions.create(**common, prompt=each) for each in ("one prompt", "two prompts")]
     assert several.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in single)
     assert several.choices[2].text == single[1].choices[0].text
+    chunks = list(
+        api.openai.completions.create(
+            **common, prompt="one prompt", stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert chunks[-1].usage == single[0].usage  # API-02
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == single[0].choices[0].text
     tokens = api.openai.completions.create(**common, prompt=[[5, 6, 7], [8, 9]])
     assert (len(tokens.choices), tokens.usage.prompt_tokens) == (2, 5)
     scored = api.openai.completions.create(model="team/bot", prompt="score me", max_tokens=0, echo=True, logprobs=0)
