@@ -15,6 +15,7 @@ from kvgrove_daemon.engine.model_source import open_model
 from kvgrove_daemon.engine.runner import ModelRunner
 from kvgrove_daemon.node_pools import NodePool, NodePools, fingerprint_of
 from kvgrove_prompt.bundle import bundle_digest, chat_template_digest, pack, tokenizer_digest
+from kvgrove_prompt.template import Renderer
 from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_protocol.control import ModelPlan
 from kvgrove_protocol.identity import GenerationInputs, generation
@@ -45,11 +46,18 @@ class HostedModel:
 
 
 def load_model(
-    plan: ModelPlan, chat_template: str | None, pools: NodePools, digest_cache: Path, *, default_dtype: str
+    plan: ModelPlan,
+    chat_template: str | None,
+    pools: NodePools,
+    digest_cache: Path,
+    *,
+    default_dtype: str,
+    renderer: Renderer | None = None,
 ) -> HostedModel:
     """Load ``plan``. Raises a KvgroveError that names the field and the cure.
 
     ``chat_template``: overrides the model's own. ``default_dtype``: what ``auto`` means on this device.
+    ``renderer``: where chat templates, which are other people's code, are rendered; None: here.
     """
     source = open_model(Path(plan.path))
     adapters = open_adapters(plan.adapters, digest_cache)
@@ -58,7 +66,7 @@ def load_model(
     codec = as_codec(plan.kv_codec)
     require_codec(layout, codec)
     bundle = pack(Path(plan.tokenizer_path or plan.path), chat_template)
-    tokenizer = PromptTokenizer.from_bundle(bundle)
+    tokenizer = PromptTokenizer.from_bundle(bundle, renderer=renderer)
     inputs = GenerationInputs(
         weights=weights_digest(source, digest_cache),
         tokenizer=tokenizer_digest(bundle),

@@ -64,6 +64,7 @@ from kvgrove_link.leases import LeaseTable
 from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
 from kvgrove_link.tracing import tracing
+from kvgrove_prompt.render_pool import RenderPool
 from kvgrove_protocol.control import DAEMON, Hello, ModelPlan, NodePlan, NodeReport
 from kvgrove_protocol.data import BundleRequest, Cancel, Explain, Generate, Subscribe, ToGateway, ToNode, Unsubscribe
 from kvgrove_protocol.events import DEVICE, HOST
@@ -73,6 +74,8 @@ log = logging.getLogger(__name__)
 STOP_S = 30.0
 BODIES_BYTES = 256 << 20
 BODY_FETCH_S = 15.0
+TEMPLATE_WORKERS = 1
+"""Processes that render chat templates for warm-up."""
 
 
 class Node:
@@ -107,6 +110,7 @@ class Node:
         )
         self._pools = NodePools(surface)
         self._tracing = tracing(settings.otlp_endpoint, "kvgrove-daemon", settings.member)
+        self._templates = RenderPool(TEMPLATE_WORKERS)
         self._context = zmq.asyncio.Context()
         keys = settings.link_keys
         self._gate = (
@@ -224,6 +228,7 @@ class Node:
         if self._gate is not None:
             self._gate.close()
         await asyncio.to_thread(self._workers.close)
+        self._templates.close()
         self._pools.close()
         self._context.destroy(0)
         self._tracing.close()
@@ -314,7 +319,15 @@ class Node:
             template = (await self._bodies.get([plan.chat_template]))[plan.chat_template]
         default_dtype = "float32" if self._settings.device == "cpu" else "bfloat16"
         cache = self._settings.state_dir / "digests"
-        return await asyncio.to_thread(load_model, plan, template, self._pools, cache, default_dtype=default_dtype)
+        return await asyncio.to_thread(
+            load_model,
+            plan,
+            template,
+            self._pools,
+            cache,
+            default_dtype=default_dtype,
+            renderer=self._templates,
+        )
 
     def _make_arena(self, tier: str, layout: KVLayout, slots: int) -> Arena:
         if tier == DEVICE:
