@@ -16,6 +16,7 @@ from gateway_rig import Stage, stage, wait_ready, wait_until
 from gateway_rig import metrics as scrape
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvgrove_cli.metrics_reference import SERIES_OF_A_NAMESPACE, SERIES_OF_A_PROCESS
 from kvgrove_cli.savings.report import savings_of
 from kvgrove_cli.savings.scrape import add_up
 from kvgrove_gateway.costs import Prices, Tokens, costs
@@ -238,3 +239,9 @@ def test_met_05_a_gateway_that_starts_anew_begins_at_nothing_and_the_others_go_o
     wait_ready(base)
     assert not total([scrape(base)], "kvgrove_prompt_tokens_total")
     assert total([scrape(asked.bases[0])], "kvgrove_prompt_tokens_total") == before
+
+
+def test_series_stay_within_the_documented_bound(asked: Asked) -> None:
+    bound = SERIES_OF_A_PROCESS + SERIES_OF_A_NAMESPACE * (len(NODES) + 2)  # its namespaces and nodes
+    for text in (*asked.gateways(), *asked.nodes()):
+        assert sum(len(family.samples) for family in text_string_to_metric_families(text)) <= bound
