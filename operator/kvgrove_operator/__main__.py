@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import zmq.asyncio
 from kubernetes import config
-from kubernetes.client import ApiClient
+from kubernetes.client import ApiClient, Configuration
 
 from kvgrove_link.clock import boottime
 from kvgrove_operator.fleet_memory import Outdated
-from kvgrove_operator.kube import Kube
+from kvgrove_operator.kube import CALLS_AT_ONCE, Kube
 from kvgrove_operator.leadership import Leadership
 from kvgrove_operator.probes import Probes
 from kvgrove_operator.session import Session
@@ -32,7 +32,9 @@ async def _run(settings: Settings) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    kube = Kube(ApiClient())
+    configuration = Configuration.get_default_copy()
+    configuration.connection_pool_maxsize = CALLS_AT_ONCE  # a connection that is thrown away costs a TLS handshake
+    kube = Kube(ApiClient(configuration))
     context = zmq.asyncio.Context()
     leadership = Leadership(kube, settings.own_namespace, settings.lease_name, settings.identity, settings.leader)
     sessions: list[Session] = []

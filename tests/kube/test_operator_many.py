@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 from conftest import apply_crds
 from controlplane.plane import Plane
@@ -37,6 +40,8 @@ class Many:
     op: Operator
     api: Api
     statuses: Statuses
+    processes: Sequence[subprocess.Popen[bytes]]
+    """Of the members."""
 
     def writes(self, kind: str = "api") -> float:
         return figure(self.op, f"kvgrove_operator_{kind}_writes_total")
@@ -52,9 +57,9 @@ def many(control_plane_programs: Path, tmp_path_factory: pytest.TempPathFactory)
         (folder / "models").mkdir()
         op = stack.enter_context(operator(plane, folder / "op", folder / "models", light=True))
         stack.enter_context(node_objects(plane, folder, SIZE))
-        stack.enter_context(members(plane, op, folder / "members", SIZE))
+        processes = stack.enter_context(members(plane, op, folder / "members", SIZE))
         api = Api(plane)
-        made = Many(op, api, Statuses(api))
+        made = Many(op, api, Statuses(api), processes)
         declare(api, SIZE, folder / "models")
         made.statuses.wait(lambda: made.statuses.ready() == SIZE.namespaces, "all of them Ready", WAIT_SECONDS)
         yield made
@@ -80,6 +85,30 @@ def test_a_purge_of_one_writes_nothing_of_the_others_and_is_told_to_all(many: Ma
     assert changed == {"bot-0007"}
     # Of the namespace: as it is asked for, as members confirm, and when all have. Of its models: nothing changed.
     assert many.writes("status") - before <= 2 + SIZE.nodes
+
+
+def test_ops_11_members_that_never_answer_keep_neither_probes_nor_other_work_waiting(many: Many) -> None:
+    hung = many.processes[0]
+    hung.send_signal(signal.SIGSTOP)
+    try:
+        path = namespace_path(8, SIZE)
+        many.api.merge(path, {"spec": {"purge": {"epoch": 2}}})
+        half = SIZE.nodes - SIZE.per_process
+
+        def confirmed() -> bool:
+            status = many.statuses.of("team-8", "bot-0008")["status"]
+            return bool(status["purge"]["observedEpoch"] == 2 and status["invalidation"]["confirmed"] == half)
+
+        many.statuses.wait(confirmed, "those that answer to confirm", WAIT_SECONDS)
+        for probe in ("healthz", "readyz"):
+            assert httpx.get(f"http://127.0.0.1:{many.op.probes}/{probe}", timeout=30).status_code == 200
+        many.api.merge(namespace_path(9, SIZE), {"spec": {"suspend": True}})
+        many.statuses.wait(
+            lambda: many.statuses.of("team-9", "bot-0009")["status"]["phase"] == "Suspended", "other work", WAIT_SECONDS
+        )
+    finally:
+        hung.send_signal(signal.SIGCONT)
+    many.statuses.wait(lambda: purged(many.statuses.of("team-8", "bot-0008"), 2), "the purge", WAIT_SECONDS)
 
 
 def _versions(many: Many) -> dict[str, str]:
