@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_link.bodies import answer
 from kvgrove_link.clock import boottime
 from kvgrove_link.planner import PlannerCounters, PlannerSocket
 from kvgrove_operator import notices
 from kvgrove_operator.cache_nodes import Fleetwide
 from kvgrove_operator.fault_points import FaultPoint, passing
+from kvgrove_operator.fleet_facts import FleetFacts
 from kvgrove_operator.fleet_memory import FleetCounters, Memory, Outdated, with_fences
 from kvgrove_operator.keys import Key, Kind
 from kvgrove_operator.kube import Forbidden, Unavailable
@@ -38,23 +38,20 @@ from kvgrove_operator.member_events import (
     SendPlan,
     Tick,
 )
-from kvgrove_operator.members import MemberLedger, MemberView
+from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.mint import SYSTEM_MINT
 from kvgrove_operator.node_book import NodeBook
 from kvgrove_operator.notices import Notices
 from kvgrove_operator.observed import Observer
-from kvgrove_operator.plan import Desired, Mint, Observed, Planned, plan
-from kvgrove_operator.plan_state import PlanState
+from kvgrove_operator.plan import Desired, Mint, Observed, plan
 from kvgrove_operator.records import Records, fleetwide
 from kvgrove_operator.store import Store
 from kvgrove_protocol.control import (
-    DAEMON,
     TO_MEMBER,
     BodyRequest,
     Goodbye,
     Hello,
     LeaseGrant,
-    NamespacePlan,
     NodeReport,
     Revision,
     ToPlanner,
@@ -77,7 +74,7 @@ class Changed(Protocol):
     def __call__(self, key: Key, *, delay: float = 0.0) -> None: ...
 
 
-class Fleet:
+class Fleet(FleetFacts):
     """Owns the planner's socket. All methods belong to one event loop."""
 
     def __init__(
@@ -94,22 +91,18 @@ class Fleet:
         mint: Mint = SYSTEM_MINT,
     ) -> None:
         """``socket`` is this object's to close. ``term`` is durable and above every earlier one."""
+        ledger = MemberLedger(term, clock(), memory.records())
+        super().__init__(ledger, memory.plan, Records(book, memory.nodes))
         self.counters = FleetCounters()
         self._socket = socket
-        self._ledger = MemberLedger(term, clock(), memory.records())
-        self._state = memory.plan
         self._recorded_fences = memory.fences()
         self._seen: Mapping[str, Fence] = {}
-        self._records, self._notices = Records(book, memory.nodes), Notices()
+        self._notices = Notices()
         self._store, self._changed = store, changed
         self._lanes = Lanes(self._record)
         self._clock, self._wall_clock, self._mint = clock, wall_clock, mint
         self._until = float("-inf")
-        self._desired = Desired()
         self._observed = Observed()
-        self._planned: Planned | None = None
-        self._plans: Mapping[str, NamespacePlan] = {}
-        self._resources: Mapping[str, PromptCacheNamespace] = {}
         self._encoded: dict[str, tuple[Revision, bytes]] = {}
         self._observer, self._news = Observer(), asyncio.Event()
         self._present: Collection[str] = ()
@@ -323,51 +316,6 @@ class Fleet:
 
     def _tell_of(self, member: str) -> None:
         self._tell(self._notices.member(member, self._state, self._desired))
-
-    # -- facts ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def ledger(self) -> MemberLedger:
-        """To be read only."""
-        return self._ledger
-
-    @property
-    def planned(self) -> Planned | None:
-        """The plan in force."""
-        return self._planned
-
-    @property
-    def state(self) -> PlanState:
-        """What is durable."""
-        return self._state
-
-    def resource(self, uid: str) -> PromptCacheNamespace | None:
-        """The namespace as it is planned: not as it may have been declared since."""
-        return self._resources.get(uid)
-
-    def plan_of(self, uid: str) -> NamespacePlan | None:
-        """What is in force for the namespace; None: nothing can serve it."""
-        return self._plans.get(uid)
-
-    @property
-    def desired(self) -> Desired:
-        """What the plan in force was made of."""
-        return self._desired
-
-    def name_of(self, uid: str) -> str:
-        held = self._state.namespaces.get(uid) or self._state.removed.get(uid)
-        return held.name if held is not None else ""
-
-    def views(self) -> dict[str, MemberView]:
-        """Connected members, by name."""
-        return {view.hello.member: view for view in self._ledger.members}
-
-    def daemons(self) -> dict[str, MemberView]:
-        return {name: view for name, view in self.views().items() if view.hello.role == DAEMON}
-
-    def recorded_members(self) -> dict[str, str]:
-        """Every member that is on record or connected -> its role."""
-        return self._records.members(self._ledger)
 
     # -- CacheNodes ----------------------------------------------------------------------------------------------------
 

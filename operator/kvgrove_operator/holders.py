@@ -10,17 +10,16 @@ lease of the member may have run out.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from math import inf
 
-from kvgrove_operator.evidence import WHOLE, Evidence
+from kvgrove_operator.evidence import WHOLE
+from kvgrove_operator.holdings import HeldNamespace, Holder, HoldingMember, Invalidation
 from kvgrove_operator.member_events import Issued, MemberRecord, Persist
 from kvgrove_operator.plan_state import Proof
-from kvgrove_operator.standing import Change, Standing, step
+from kvgrove_operator.standing import Change, Standing
 from kvgrove_operator.verification import genuine
 from kvgrove_protocol.control import Hello, NodeReport, Revision
 from kvgrove_protocol.errors import Malformed
-from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.receipts import EraseOutcome
 
 MAX_FINAL_PROOFS = 1_024
@@ -30,74 +29,16 @@ CLOCK_MARGIN = 1e-3
 """Two machines' clocks are taken to run at rates that differ by less than this (NTP slews by at most 5e-4)."""
 
 
-@dataclass(frozen=True)
-class Invalidation:
-    """The newest fence of a namespace, and how many of its recorded holders stand how (I8)."""
-
-    fence: Fence | None
-    """None: the namespace is to be erased."""
-    confirmed: int
-    expired: int
-    gone: int
-    pending: int
-
-    @property
-    def complete(self) -> bool:
-        """No request admitted from now on meets anything older (I3)."""
-        return self.pending == 0
-
-
-@dataclass(slots=True)
-class _Holder:
-    member: str
-    boot: str
-    role: str
-    seconds: float
-    """As on record."""
-    deadline: float
-    """When the last lease granted to it has run out at the latest, by the planner's clock."""
-    standing: Standing
-    over: bool = False
-    """Another boot has taken its member's place."""
-
-
-@dataclass(slots=True)
-class _Namespace:
-    issued: Issued | None = None
-    since: Revision | None = None
-    """Revision that first carried what is in force now; None: this planner has issued nothing yet."""
-    gone: int = 0
-    """Holders that went since then."""
-    holders: dict[tuple[str, str], _Holder] = field(default_factory=dict)
-    """By member and boot."""
-    counts: dict[Standing, int] = field(default_factory=lambda: dict.fromkeys(Standing, 0))
-    """Of ``holders``."""
-    evidence: Evidence = field(default_factory=Evidence)
-
-    def move(self, holder: _Holder, change: Change) -> None:
-        self.counts[holder.standing] -= 1
-        holder.standing = step(holder.standing, change)
-        self.counts[holder.standing] += 1
-
-
-@dataclass(slots=True)
-class _Member:
-    uids: dict[str, set[str]] = field(default_factory=dict)
-    """Boot -> namespaces of which it is a holder."""
-    settled_until: float = -inf
-    """Before that no lease of it runs out."""
-
-
 class Holders:
     """All holders of all namespaces. ``records``: from earlier planners, each counted as valid from ``now`` on."""
 
     def __init__(self, records: Iterable[MemberRecord], now: float) -> None:
-        self._namespaces: dict[str, _Namespace] = {}
-        self._members: dict[str, _Member] = {}
+        self._namespaces: dict[str, HeldNamespace] = {}
+        self._members: dict[str, HoldingMember] = {}
         self._dirty: set[str] = set()
         self._final: OrderedDict[str, Proof] = OrderedDict()
         for record in records:
-            holder = _Holder(
+            holder = Holder(
                 record.member,
                 record.boot,
                 record.role,
@@ -105,7 +46,7 @@ class Holders:
                 now + record.seconds * (1 + CLOCK_MARGIN),
                 Standing.PENDING,
             )
-            self._enter(record.uid, self._namespaces.setdefault(record.uid, _Namespace()), holder)
+            self._enter(record.uid, self._namespaces.setdefault(record.uid, HeldNamespace()), holder)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -116,7 +57,7 @@ class Holders:
             if before is not None and before.issued is not None and not issued.fence.covers(before.issued.fence):
                 raise Malformed(f"namespaces[{uid}].fence", "is older than the one issued before: fences never fall")
         for uid, issued in planned.items():
-            namespace = self._namespaces.setdefault(uid, _Namespace())
+            namespace = self._namespaces.setdefault(uid, HeldNamespace())
             if namespace.issued is None or issued.fence != namespace.issued.fence:
                 self._renew(namespace, revision)
             namespace.issued = issued
@@ -165,7 +106,7 @@ class Holders:
         ends = now + seconds * (1 + CLOCK_MARGIN)
         holder = namespace.holders.get((member, boot))
         if holder is None:
-            self._enter(uid, namespace, _Holder(member, boot, role, seconds, ends, Standing.CONFIRMED))
+            self._enter(uid, namespace, Holder(member, boot, role, seconds, ends, Standing.CONFIRMED))
             self._dirty.add(member)
             return seconds
         if seconds > holder.seconds or (seconds < holder.seconds and ends >= holder.deadline):
@@ -260,33 +201,33 @@ class Holders:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _renew(self, namespace: _Namespace, revision: Revision) -> None:
+    def _renew(self, namespace: HeldNamespace, revision: Revision) -> None:
         namespace.since, namespace.gone = revision, 0
         for holder in namespace.holders.values():
             namespace.move(holder, Change.ISSUED)
             self._members[holder.member].settled_until = -inf  # its lease may have run out under the fence before
 
-    def _of(self, member: str) -> Iterator[tuple[str, _Holder]]:
+    def _of(self, member: str) -> Iterator[tuple[str, Holder]]:
         """(UID, holder) of all that the member holds. Safe against removal while it is walked."""
         known = self._members.get(member)
         held = [(uid, boot) for boot, uids in known.uids.items() for uid in uids] if known is not None else []
         for uid, boot in held:
             yield uid, self._namespaces[uid].holders[member, boot]
 
-    def _enter(self, uid: str, namespace: _Namespace, holder: _Holder) -> None:
+    def _enter(self, uid: str, namespace: HeldNamespace, holder: Holder) -> None:
         namespace.holders[holder.member, holder.boot] = holder
         namespace.counts[holder.standing] += 1
-        member = self._members.setdefault(holder.member, _Member())
+        member = self._members.setdefault(holder.member, HoldingMember())
         member.uids.setdefault(holder.boot, set()).add(uid)
         member.settled_until = min(member.settled_until, holder.deadline)
 
-    def _drop(self, uid: str, holder: _Holder) -> None:
+    def _drop(self, uid: str, holder: Holder) -> None:
         namespace = self._namespaces[uid]
         namespace.move(holder, Change.LEFT)
         namespace.gone += 1
         self._leave_out(uid, namespace, holder)
 
-    def _leave_out(self, uid: str, namespace: _Namespace, holder: _Holder) -> None:
+    def _leave_out(self, uid: str, namespace: HeldNamespace, holder: Holder) -> None:
         del namespace.holders[holder.member, holder.boot]
         namespace.counts[holder.standing] -= 1
         member = self._members[holder.member]

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
-from kvgrove_operator.holders import Holders, Invalidation
+from kvgrove_operator.holders import Holders
+from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.member_events import (
     Effect,
     Event,

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
-from kvgrove_operator.holders import Invalidation
+from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.plan_problems import PlanProblem
 from kvgrove_operator.plan_state import NamespaceState, Proof
 from kvgrove_operator.rollout.facts import RolloutState

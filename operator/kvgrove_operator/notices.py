@@ -6,7 +6,7 @@ It errs on the side of a look too many: a reconcile that finds nothing to do wri
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kvgrove_operator.holders import Invalidation
+from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.keys import MEMBERS, WORKLOADS, Key, Kind
 from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.plan import Desired, Planned
