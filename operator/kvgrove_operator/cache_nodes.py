@@ -167,8 +167,8 @@ def _namespaces(
         name = around.names.get(uid) or (f"{old.namespace}/{old.name}" if old is not None else "unknown/unknown")
         kube_namespace, _, own_name = name.partition("/")
         fence = report.fence if report is not None else Fence(purge=0, documents=0, access=0)
-        held.append(
-            HeldNamespace(
+        held.append(  # a thousand of these for each of a hundred members: of facts that were checked where they came in
+            HeldNamespace.model_construct(
                 uid=uid,
                 namespace=kube_namespace,
                 name=own_name,
@@ -194,15 +194,27 @@ def _boots(records: Sequence[MemberRecord], living: str) -> tuple[HeldBoot, ...]
         kept = [(record.boot, record.seconds) for record in now_living] + [(EARLIER_BOOTS, longest)]
     else:
         kept = [(record.boot, record.seconds) for record in records]
-    return tuple(HeldBoot(boot_id=boot, lease_seconds=seconds) for boot, seconds in kept)
+    return tuple(HeldBoot.model_construct(boot_id=boot, lease_seconds=seconds) for boot, seconds in kept)
+
+
+def dumped(status: CacheNodeStatus | None) -> bytes:
+    """In JSON, for `loaded`; empty for none."""
+    return status.model_dump_json(by_alias=True, exclude_none=True).encode() if status is not None else b""
+
+
+def loaded(content: bytes) -> CacheNodeStatus:
+    """What `dumped` made."""
+    return CacheNodeStatus.model_validate_json(content, by_alias=True, by_name=False)
 
 
 def _plain(status: CacheNodeStatus) -> dict[str, Any]:
     """Without what changes all the time and surprises nobody."""
-    said = status.model_dump(exclude={"last_report_time", "applied"})
+    said = status.model_dump(exclude={"last_report_time", "applied", "namespaces"})
     said["term"] = status.applied.term if status.applied is not None else 0
-    for each in said["namespaces"]:
-        del each["bytes"]
+    said["namespaces"] = [
+        tuple(getattr(each, name) for name in HeldNamespace.model_fields if name != "bytes")
+        for each in status.namespaces
+    ]
     said["conditions"] = [_verdict(condition) for condition in status.conditions]
     return said
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from kvgrove_crds.base import API_VERSION
 from kvgrove_crds.cache_node import CacheNode, CacheNodeStatus
 from kvgrove_operator import paths
-from kvgrove_operator.cache_nodes import spec_of
+from kvgrove_operator.cache_nodes import dumped, loaded, spec_of
 from kvgrove_operator.kube import Conflict, Kube, NotFound, Object
 from kvgrove_operator.store import StoreTaken
 from kvgrove_protocol.errors import Terminal
@@ -42,7 +42,7 @@ class NodeBook:
     def status(self, member: str) -> CacheNodeStatus | None:
         """As it was written last."""
         held = self._written.get(member)
-        return _read(held.status) if held is not None and held.status else None
+        return loaded(held.status) if held is not None and held.status else None
 
     async def load(self) -> list[CacheNode]:
         """All of them. Raises NodeBookDamaged: what may hold old data must not be guessed."""
@@ -57,7 +57,7 @@ class NodeBook:
                     "release, or restore the object from a backup"
                 ) from None
             nodes.append(node)
-            self._written[node.name] = _Held(found["metadata"]["resourceVersion"], _kept(node.status))
+            self._written[node.name] = _Held(found["metadata"]["resourceVersion"], dumped(node.status))
         return nodes
 
     async def write(self, member: str, role: str, status: CacheNodeStatus) -> None:
@@ -69,7 +69,7 @@ class NodeBook:
             written = await self._write(member, held.version, status)
         except (Conflict, NotFound):
             written = await self._write(member, await self._settle(member, role, held, status), status)
-        self._written[member] = _Held(written["metadata"]["resourceVersion"], _kept(status))
+        self._written[member] = _Held(written["metadata"]["resourceVersion"], dumped(status))
 
     async def _make(self, member: str, role: str) -> str:
         """Its resourceVersion."""
@@ -96,7 +96,7 @@ class NodeBook:
         found = await self._kube.get(paths.cache_node(member))
         if found is None:  # somebody deleted it: what it says is as true as before
             return await self._make(member, role)
-        if _kept(_parsed(found).status) not in (held.status, _kept(status)):
+        if dumped(_parsed(found).status) not in (held.status, dumped(status)):
             raise StoreTaken(f"CacheNode {member} was written by another operator; this one starts anew")
         return str(found["metadata"]["resourceVersion"])  # a label was written, or our own answer was lost
 
@@ -106,14 +106,6 @@ class NodeBook:
         if found is not None:
             await self._kube.delete(paths.cache_node(member), uid=found["metadata"]["uid"])
         self._written.pop(member, None)
-
-
-def _kept(status: CacheNodeStatus | None) -> bytes:
-    return status.model_dump_json(by_alias=True, exclude_none=True).encode() if status is not None else b""
-
-
-def _read(kept: bytes) -> CacheNodeStatus:
-    return CacheNodeStatus.model_validate_json(kept, by_alias=True, by_name=False)
 
 
 def _parsed(found: Mapping[str, Any]) -> CacheNode:
