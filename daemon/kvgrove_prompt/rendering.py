@@ -43,11 +43,10 @@ def render(sandbox: Sandbox, job: Job) -> list[Piece]:
     Raises InvalidMessages if the template refuses the conversation, TemplateUnsupported if texts cannot be told from
     the template's own or one that is required is left out.
     """
-    direct = _direct(sandbox, job)
+    words: list[Words] = []
+    direct = _direct(sandbox, job, words)
     if not job.traced:
         return [Piece(direct)]
-    words: list[Words] = []
-    view(job.conversation, lambda each: _listed(words, each))
     blank = {number for number, each in enumerate(words) if each.text and not each.text.strip()}
     plain = {number for number, each in enumerate(words) if each.plain and _is_plain(each.text, job.markers)}
     left_alone: list[set[int]] = [set()]
@@ -90,11 +89,11 @@ def _traced(sandbox: Sandbox, job: Job, words: Sequence[Words], unmarked: set[in
     return reconcile(pieces, direct)
 
 
-def _direct(sandbox: Sandbox, job: Job) -> str:
+def _direct(sandbox: Sandbox, job: Job, words: list[Words]) -> str:
+    """What the template renders of the texts as they are; adds them to ``words``, by number."""
+    viewed = view(job.conversation, lambda each: _listed(words, each))
     try:
-        return sandbox.render(
-            _variables(job, view(job.conversation, lambda each: each.text)), datetime.fromisoformat(job.now)
-        )
+        return sandbox.render(_variables(job, viewed), _clock(job))
     except TooMuchText:
         raise InvalidMessages("messages", "render to more text than any model takes") from None
     except TEMPLATE_ERRORS as error:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prompt_fixtures import ALL_TEMPLATES, EXTRA_MARKERS, MARKERS, corpus, prompt_tokenizer
+from prompt_fixtures import (
+    ALL_TEMPLATES,
+    EXTRA_MARKERS,
+    MARKERS,
+    byte_level_json,
+    corpus,
+    prompt_tokenizer,
+    write_tokenizer,
+)
 
 from kvgrove_prompt.assembly import Message, ToolCall, assemble
+from kvgrove_prompt.bundle import pack
 from kvgrove_prompt.conversation import check_options
 from kvgrove_prompt.divergence import parting
 from kvgrove_prompt.errors import InvalidMessages, TemplateUnsupported
 from kvgrove_prompt.layout import Part
 from kvgrove_prompt.prompt import TEMPLATE_ORIGIN
+from kvgrove_prompt.tokenizer import PromptTokenizer
 from kvgrove_prompt.toolset import canonical
 from kvgrove_prompt.units import tokenise
 from kvgrove_protocol.chain import SpanKind
@@ -150,3 +161,22 @@ def test_what_is_shared_never_depends_on_what_a_caller_says(family: str, one: st
         first = next(span.start for span in prompt.spans if span.kind is SpanKind.PRIVATE)
         shared.append(prompt.slice(0, first))
     assert shared[0].startswith(shared[1]) or shared[1].startswith(shared[0])
+
+
+def test_i2_where_words_move_the_templates_tokens_those_are_private(tmp_path: Path) -> None:
+    """Two line breaks are one token before a blank, and two before a letter: one bit of what a caller says."""
+    fields = json.loads(byte_level_json())
+    ids = [*fields["model"]["vocab"].values(), *(token["id"] for token in fields["added_tokens"])]
+    fields["model"]["vocab"]["ĊĊ"] = max(ids) + 1
+    fields["model"]["merges"].append(["Ċ", "Ċ"])
+    template = "{% for m in messages %}<|im_start|>user\n\n{{ m.content }}<|im_end|>{% endfor %}"
+    files = write_tokenizer(tmp_path, template=template, tokenizer_json=json.dumps(fields))
+    tokenizer = PromptTokenizer.from_bundle(pack(files))
+    letter, blank = (assemble(tokenizer, [Message("user", text)]) for text in ("x", " x"))
+    assert letter.ids[: blank.count] != blank.ids  # the breaks do differ
+    shared = [
+        prompt.slice(0, next(span.start for span in prompt.spans if span.kind is SpanKind.PRIVATE))
+        for prompt in (letter, blank)
+    ]
+    assert shared[1].startswith(shared[0])
+    assert len(shared[0]) < len(shared[1])
