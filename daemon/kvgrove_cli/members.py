@@ -13,6 +13,7 @@ from kvgrove_cli.state_dir import StateDir
 from kvgrove_protocol.control import DAEMON, GATEWAY
 
 GATEWAY_DRAIN_SECONDS = 10
+DAEMON_DRAIN_SECONDS = 8
 _LONGEST_SOCKET_PATH = 107
 """Bytes: what the kernel takes as the name of a Unix socket."""
 
@@ -115,6 +116,7 @@ def members_of(shape: FleetShape, state_dir: StateDir, *, control: str, keys: Pa
                     *("--state-dir", str(state_dir.member_dir(name))),
                     *("--threads", str(shape.threads)),
                     *("--device", shape.device),
+                    *("--drain", str(DAEMON_DRAIN_SECONDS)),
                     *("--metrics", "127.0.0.1:0", "--metrics-address-file", str(metrics_file)),
                     *(("--kv-events", events.live, "--kv-events-replay", events.replay) if events is not None else ()),
                 ],

@@ -123,4 +123,11 @@ class Concluded:
     """A worker of the slower tiers has ended something: the core looks what."""
 
 
-Command = Start | Look | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Erase | Restored | Concluded
+@dataclass(frozen=True)
+class HandOver:
+    """The process is to end: bring what only its memory holds to the tiers that outlive it."""
+
+
+Command = (
+    Start | Look | Stop | PeerLost | Follow | Host | Unhost | Warm | Drop | Erase | Restored | Concluded | HandOver
+)

@@ -22,6 +22,7 @@ from kvgrove_daemon.commands import (
     Drop,
     Erase,
     Follow,
+    HandOver,
     Host,
     Look,
     PeerLost,
@@ -70,6 +71,8 @@ class Published:
     """How far everything is that the plan wants erased; unsigned."""
     quota_problems: Mapping[str, PlanProblem] = field(default_factory=dict)
     """Namespace UID -> why it is on its last good quota."""
+    left: int | None = None
+    """Requests under way, and blocks to be handed over, before the process may end; None: it is not to end."""
 
 
 class Core:
@@ -116,6 +119,7 @@ class Core:
         self._next_heartbeat = 0.0
         self._warm_fences: Mapping[Served, WarmFence] = {}
         self._quota_problems: Mapping[str, PlanProblem] = {}
+        self._ending = False
         self.published = Published()
 
     def start(self) -> None:
@@ -199,6 +203,9 @@ class Core:
                 self._on_restored(command)
             case Concluded():
                 pass  # its work is done with the next turn
+            case HandOver():
+                self._ending = True
+                self._tiers.hand_over()
 
     def _on_restored(self, command: Restored) -> None:
         self._runner.on_restored(command)
@@ -239,13 +246,14 @@ class Core:
         self._runner.advance()
         for pool in self._pools.all():
             pool.store.relieve(MOST_RELIEVED if self._runner.idle else MOST_RELIEVED_BETWEEN_STEPS)
-        self._warmer.next()
+        if not self._ending:
+            self._warmer.next()
         self._runner.let_go()
         now = self._around.clock()
         due = now >= self._next_heartbeat
         if due:
             self._next_heartbeat = now + HEARTBEAT_S
-        if due or self._eraser.receipts() != self.published.receipts:
+        if due or self._ending or self._eraser.receipts() != self.published.receipts:
             self._publish()
         self._followers.flush(self._load(), heartbeat=due)
 
@@ -257,10 +265,17 @@ class Core:
                 usage[uid] = Usage(before.blocks + held.blocks, before.bytes + held.bytes)
         old, new = (
             self.published,
-            Published(self._warmer.warmth(), self._warm_fences, usage, self._eraser.receipts(), self._quota_problems),
+            Published(
+                self._warmer.warmth(),
+                self._warm_fences,
+                usage,
+                self._eraser.receipts(),
+                self._quota_problems,
+                len(self._runner.roster) + self._tiers.left if self._ending else None,
+            ),
         )
         self.published = new
-        if replace(old, usage=usage) != new:
+        if replace(old, usage=usage, left=new.left) != new:
             self._changed()
         names = {uid: each.plan.name for uid, each in self._around.table().namespaces.items()}
         self._around.metrics.held.show(self._tiers.held(names), names.values(), self._around.clock())

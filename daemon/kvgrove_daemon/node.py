@@ -25,6 +25,7 @@ from kvgrove_daemon.commands import (
     Concluded,
     Erase,
     Follow,
+    HandOver,
     Host,
     Look,
     PeerLost,
@@ -50,7 +51,7 @@ from kvgrove_daemon.namespaces import HostedNamespace, PlanTable
 from kvgrove_daemon.node_pools import NodePools, Surface
 from kvgrove_daemon.node_tiers import indexes_by_tier
 from kvgrove_daemon.plan_effects import reclaims
-from kvgrove_daemon.refusals import QUEUE_FULL
+from kvgrove_daemon.refusals import ENDING, QUEUE_FULL
 from kvgrove_daemon.reporting import NodeState, namespace_reports
 from kvgrove_daemon.self_test import prove_isolation
 from kvgrove_daemon.settings import Settings
@@ -72,6 +73,7 @@ from kvgrove_protocol.events import DEVICE, HOST
 log = logging.getLogger(__name__)
 
 STOP_S = 30.0
+DRAIN_LOOK_S = 0.05
 BODIES_BYTES = 256 << 20
 BODY_FETCH_S = 15.0
 TEMPLATE_WORKERS = 1
@@ -130,6 +132,7 @@ class Node:
         )
         self._export = self._make_export() if settings.kv_events is not None else None
         self._stopping = asyncio.Event()
+        self._draining = False
         self._failure: BaseException | None = None
         self._orders: Sequence[EraseOrder] = ()
 
@@ -204,14 +207,30 @@ class Node:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            if self._failure is None:
+                await self._drain()
         finally:
             await self._close([stopped, *tasks])
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """End `run`: give leases up, finish the step under way, remove the pools."""
+        """End `run`: begin nothing new, finish what is under way, hand over to disk, give leases up, free the pools."""
         self._stopping.set()
+
+    async def _drain(self) -> None:
+        """While leases last: until nothing is under way and disk has what it can have, or the time is over."""
+        deadline = boottime() + self._settings.drain_s
+        self._draining = True
+        self._submit(HandOver())
+        while self._failure is None and self._core.published.left != 0:
+            if boottime() >= deadline:
+                left = self._core.published.left
+                log.warning(
+                    "ending with %s requests and blocks left, --drain is over", "unknown" if left is None else left
+                )
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _close(self, tasks: list["asyncio.Task[None] | asyncio.Task[bool]"]) -> None:
         if not tasks[1].done():
@@ -241,6 +260,8 @@ class Node:
 
     def _on_message(self, peer: bytes, message: ToNode) -> None:
         match message:
+            case Generate() if self._draining:
+                self._socket.send(peer, ENDING.to(message.request_id))
             case Generate():
                 if not self._core.submit(Start(peer, message, boottime())):
                     self._socket.send(peer, QUEUE_FULL.to(message.request_id))

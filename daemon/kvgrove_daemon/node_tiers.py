@@ -116,6 +116,15 @@ class NodeTiers:
             if pool.adoption is not None:
                 pool.adoption.tend()
 
+    def hand_over(self) -> None:
+        """See `TierStack.hand_over`."""
+        for pool in self._pools.all():
+            pool.stack.hand_over()
+
+    @property
+    def left(self) -> int:
+        return sum(pool.stack.left for pool in self._pools.all())
+
     def keep(self, table: PlanTable, models: Mapping[bytes, HostedModel], lease_valid: Callable[[str], bool]) -> None:
         """Give each tier the secrets that it may know now, and no others. ``models`` by generation.
 

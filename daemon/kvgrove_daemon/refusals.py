@@ -19,6 +19,7 @@ class Refusal:
 
 
 QUEUE_FULL = Refusal("queue_full", "too many requests wait on this node: try another one, or later", retryable=True)
+ENDING = Refusal("not_ready", "this node is about to end: ask another one", retryable=True)
 NEVER_ROOM = Refusal("no_room", "the pool has no room for this prompt: raise spec.pool", retryable=True)
 NO_ROOM_IN_TIME = Refusal(
     "no_room", "the pool had no room for this prompt in time: try another node, or raise spec.pool", retryable=True

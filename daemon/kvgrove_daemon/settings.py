@@ -32,6 +32,8 @@ class Settings:
     """Written with the address of the Prometheus endpoint once it is bound, for whoever asked for port 0."""
     link_keys: LinkKeys | None = None
     """None: links in the clear, on this machine alone."""
+    drain_s: float = 30.0
+    """How long requests under way and the hand-over to disk may take after SIGTERM."""
     otlp_endpoint: str = ""
     """Where traces are sent; empty: where the environment says, or nowhere."""
     kv_events: ExportSettings | None = None
@@ -70,6 +72,13 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     )
     add_options(parser)
     add_option(parser)
+    parser.add_argument(
+        "--drain",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="after SIGTERM, for requests under way and for what is brought to disk (default: %(default)g)",
+    )
     parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
     parser.add_argument(
         "--kv-events",
@@ -103,6 +112,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         metrics_address_file=found.metrics_address_file,
         pod_uid=found.pod_uid,
         link_keys=keys,
+        drain_s=found.drain,
         otlp_endpoint=found.otlp_endpoint,
         kv_events=kv_events,
     )
@@ -124,6 +134,16 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of threads: give 1 or more")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 3_600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds, 0 to 3600")
+    return value
 
 
 def _host_port(text: str) -> tuple[str, int]:

@@ -197,6 +197,20 @@ def test_iso_12_what_was_paged_to_disk_comes_back_equal_and_is_nobody_elses(
         assert node.metric("kvgrove_tier_adopted_blocks_total") == 0
 
 
+def test_a_daemon_that_is_told_to_end_hands_over_and_its_successor_begins_warm(
+    tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    prompt = tokens(10 * BLOCK + 1, 40)
+    with tiered(tmp_path, tiny_model("llama"), slots=200) as node:
+        cold = node.ask(prompt)
+        assert node.metric("kvgrove_tier_written_blocks_total", tier=DISK) == 0  # never reused, and there is room
+    with tiered(tmp_path, tiny_model("llama"), slots=200) as node:
+        node.until_metric("kvgrove_tier_adopted_blocks_total", 10)
+        back = node.ask(prompt)
+        assert (back.reused, back.tier) == (10 * BLOCK, DISK)
+        assert same(cold, back)
+
+
 def test_i3_fresh_without_the_namespaces_secret_the_disk_is_noise(
     tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:

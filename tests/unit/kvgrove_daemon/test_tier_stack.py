@@ -49,6 +49,27 @@ def test_under_pressure_everything_is_copied_before_it_goes(rig: TierRig) -> Non
     assert rig.serve(rig.chain([4, 5, 6, 7])) == {"disk": 4}
 
 
+def test_what_was_never_reused_is_handed_over_when_the_process_is_to_end(rig: TierRig) -> None:
+    for start in (0, 10):
+        rig.serve(rig.chain([start, start + 1, start + 2]))
+    rig.tend()
+    assert len(rig.stack.lower[0].index) == 0
+    rig.stack.hand_over()
+    assert rig.stack.left == 6
+    rig.tend()
+    assert rig.stack.left == 0
+    rig.empty_pool()
+    assert rig.serve(rig.chain([10, 11, 12])) == {"disk": 3}
+
+
+def test_a_tier_that_cannot_be_written_leaves_nothing_to_wait_for(rig: TierRig) -> None:
+    rig.serve(rig.chain([1, 2, 3]))
+    rig.stack.hand_over()
+    rig.media[0].fail_writes = MediumFailed("worn out")
+    rig.tend()
+    assert rig.stack.left == 0
+
+
 def test_con_01_the_source_stays_leased_until_the_writer_has_acknowledged(rig: TierRig) -> None:
     chain = rig.chain([1, 2, 3])
     rig.serve(chain)

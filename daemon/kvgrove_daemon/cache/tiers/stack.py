@@ -161,6 +161,16 @@ class TierStack:
         for tier in self.lower:
             tier.relieve()
 
+    def hand_over(self) -> None:
+        """The process is to end: let the slowest tier have all that is worth keeping, tier by tier."""
+        for write in self.writes:
+            write.hand_over()
+
+    @property
+    def left(self) -> int:
+        """Blocks that `hand_over` has not brought down a tier yet."""
+        return sum(write.left for write in self.writes)
+
     def _note(self, keys: Sequence[bytes]) -> None:
         self._stored += keys
 

@@ -19,7 +19,8 @@ asked for again. *When the tier above is short of room* (a quarter free or less)
 there are bytes to spare. So a node whose pool is large enough writes hardly anything, and one under pressure writes
 each block once, before eviction gets to it. Blocks that were never reused are worth that: in conversations the first
 reuse of a turn's blocks is the next turn, and that comes after the pool has moved on. Who evicts goes by its own order,
-so a block may be gone before its turn: `WriteStats.missed` counts those.
+so a block may be gone before its turn: `WriteStats.missed` counts those. *When the process is to end*
+(`hand_over`): everything, so that whoever comes after it begins warm.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class WriteBack:
         self._in_flight = 0
         self._dropped: Counter[str] = Counter()
         self._missed = 0
+        self._handing_over = False
 
     # -- what happens around it ----------------------------------------------------------------------------------------
 
@@ -132,6 +134,15 @@ class WriteBack:
             return
         self._wanted[key] = None
 
+    def hand_over(self) -> None:
+        """Copy everything from now on, whatever room there is above."""
+        self._handing_over = True
+
+    @property
+    def left(self) -> int:
+        """Blocks above that a tier in working order would still be given."""
+        return len(self._uncopied) if self._below.may_write else 0
+
     @property
     def busy(self) -> bool:
         """Whether blocks above are under a lease of a batch."""
@@ -157,7 +168,7 @@ class WriteBack:
     @property
     def _is_short(self) -> bool:
         pool = self._above.resident.pool
-        return bool(self._uncopied) and pool.free_count * _SHORT <= pool.num_slots
+        return bool(self._uncopied) and (self._handing_over or pool.free_count * _SHORT <= pool.num_slots)
 
     def _oldest_uncopied(self) -> Iterator[int]:
         """Ends of stretches that were stored together and are not under way, oldest first."""
