@@ -35,6 +35,7 @@ def advance(state: RolloutState, rules: Rules, seen: Seen) -> Advanced:
         if event is None:
             break
         state = _entered(state, event, rules, seen, retired)
+    state = _on_the_clock(state, rules, seen)  # one that has begun just now may be suspended from its first moment
     if state.previous is not None and seen.now >= state.promoted_at + rules.rollout.window.seconds:
         retired.append(state.previous.generation)
         state = replace(state, previous=None)

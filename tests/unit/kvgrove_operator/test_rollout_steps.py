@@ -234,6 +234,15 @@ def test_what_may_not_serve_any_more_is_withdrawn_at_once() -> None:
     assert (rollout.go(), rollout.active) == ("RolledBack", "v1")
 
 
+def test_a_rollout_that_begins_suspended_is_on_no_clock_from_its_first_moment() -> None:
+    rollout = Rollout()
+    rollout.declare(suspended=True)
+    rollout.go()
+    rollout.declare("v2")
+    rollout.go()  # the rig plans twice at each moment, and the second time must change nothing
+    assert rollout.state.suspended_at == rollout.seen.now
+
+
 def test_time_stands_still_while_suspended_and_a_revert_does_not() -> None:
     rollout = shifting()
     rollout.go(30)
