@@ -32,7 +32,10 @@ from kvgrove_cli.errors import FleetProblem
 log = logging.getLogger(__name__)
 
 HOPELESS_EXIT = 2
-"""Exit code of a member that another start would not help: its command line or what it was given has to change."""
+"""Exit code of a member that another start would not help: its command line or what it was given has to change.
+
+A member that once ran well has a sound command line: what is off then is a file that somebody is changing.
+"""
 
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_BYTES = 4096
@@ -147,6 +150,7 @@ class Child:
     async def _supervise(self) -> None:
         clock = asyncio.get_running_loop().time
         crashes = 0
+        proven = False
         while self._process is not None:
             started = clock()
             self._last_exit = await self._process.wait()
@@ -154,9 +158,15 @@ class Child:
             if self._stopping.is_set():
                 self._move(ChildState.STOPPED)
                 return
-            crashes = 1 if clock() - started >= self._policy.healthy_after else crashes + 1
+            ran_well = clock() - started >= self._policy.healthy_after
+            proven = proven or ran_well
+            crashes = 1 if ran_well else crashes + 1
             self._message = _last_line(self.spec.log_file)
-            delay = None if self._last_exit == HOPELESS_EXIT else self._policy.delay(crashes)
+            if self._last_exit == HOPELESS_EXIT:
+                crashes -= 1  # no crash: it waits for a repair, however long that takes
+                delay = self._policy.longest_delay if proven else None
+            else:
+                delay = self._policy.delay(crashes)
             if delay is None:
                 log.warning("%s ended with %d and stays down: %s", self.spec.name, self._last_exit, self._message)
                 self._move(ChildState.FAILED)

@@ -95,6 +95,27 @@ def test_a_child_that_says_it_is_hopeless_is_not_started_again(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_a_child_that_ran_well_outlives_a_file_that_is_broken_when_it_starts_again(tmp_path: Path) -> None:
+    """However often it refuses the file: it comes back once that is repaired."""
+
+    async def scenario() -> None:
+        broken = tmp_path / "broken"
+        program = f"import os, sys, time; os.path.exists({str(broken)!r}) and sys.exit(2); {UP}"
+        watched = Watched(RestartPolicy(first_delay=0.01, longest_delay=0.01, healthy_after=0.0, limit=1))
+        child = await watched.processes.start(spec(tmp_path, program))
+        broken.touch()
+        child.kill(restart=True)
+        await watched.until(lambda: watched.seen.count(ChildState.WAITING) > 4)
+        assert ChildState.FAILED not in watched.seen
+        assert child.status.last_exit == 2
+        broken.unlink()
+        log = tmp_path / "logs" / "child.log"
+        await asyncio.to_thread(poll, lambda: child.status.state is ChildState.RUNNING and "up" in log.read_text())
+        await watched.processes.stop(5)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("restart", [True, False])
 def test_a_killed_child_comes_back_only_if_it_should(tmp_path: Path, restart: bool) -> None:
     async def scenario() -> None:
