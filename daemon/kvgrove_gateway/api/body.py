@@ -56,6 +56,17 @@ def _as_list(value: Any) -> Any:
     raise PydanticCustomError("stop_type", "Input should be a string or a list of strings")
 
 
+def _as_switch(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise PydanticCustomError("switch_type", "Input should be a boolean or a number")
+
+
+Switch = Annotated[
+    bool | int | float | None, BeforeValidator(_as_switch, json_schema_input_type=bool | int | float | None)
+]
+"""Of a chat template: judged as one, for a union would name its members in the path of a refusal."""
+
 StopList = Annotated[
     list[StopText], BeforeValidator(_as_list, json_schema_input_type=StopText | list[StopText]), Field(max_length=4)
 ]
@@ -109,8 +120,12 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def _first_problem(error: ValidationError, fields: dict[str, Any]) -> BadRequest:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     field, message, kind = _path(first["loc"], fields), first["msg"], first["type"]
+    if kind in ("union_tag_invalid", "union_tag_not_found"):  # pydantic quotes the tag, which may be anything
+        field = f"{field}.{first['ctx']['discriminator'].strip(chr(39))}"
+        tags = first["ctx"].get("expected_tags")
+        kind, message = ("missing", "") if tags is None else (kind, f"Input should be one of {tags}")
     if kind.startswith("rule_"):  # a rule over several fields names its field itself
         named, _, message = message.partition(": ")
         field = f"{field}.{named}" if field else named

@@ -25,6 +25,7 @@ from kvgrove_gateway.api.body import (
     Seed,
     StopList,
     Strict,
+    Switch,
     check,
     drop_unsupported,
     read_object,
@@ -214,7 +215,7 @@ class ChatRequest(Generation):
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool = True
     """False ends an answer with its first call."""
-    chat_template_kwargs: dict[str, bool | int | float | None] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Switch] = Field(default_factory=dict)
     """Switches of the model's own chat template, such as ``enable_thinking``."""
 
     @model_validator(mode="after")

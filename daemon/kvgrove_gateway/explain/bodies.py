@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kvgrove_gateway.api.anthropic import parse_count, parse_message
+from kvgrove_gateway.api.body import check, read_object
 from kvgrove_gateway.api.completions import parse_completion
 from kvgrove_gateway.api.openai import parse_chat
 from kvgrove_gateway.ask import Ask
@@ -58,14 +59,7 @@ def parse_asked(body: bytes, *, on_behalf: bool) -> Asked:
 
     Raises BadRequest, naming the field and never quoting its value.
     """
-    try:
-        envelope = ExplainRequest.model_validate(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(str(part)[:64] for part in first["loc"])
-        raise BadRequest(f"'{field or 'body'}': {first['msg']}.", field=field or None) from None
+    envelope = check(ExplainRequest, read_object(body))
     if envelope.callers and not on_behalf:
         raise BadRequest("'callers' is for operators: leave it out.", field="callers", code="unknown_parameter")
     if envelope.callers and len(envelope.callers) != len(envelope.requests):

@@ -190,6 +190,18 @@ def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
     assert param in error.message
 
 
+@pytest.mark.parametrize("kind", [["pineapple"] * 9, {"a": "pineapple"}, 12345678, None, True, 0.5])
+def test_i12_a_block_of_no_known_type_is_refused_by_name_and_never_quoted(kind: Any) -> None:
+    error = refusal(messages=[{"role": "user", "content": [{"type": kind, "text": "hi"}]}])
+    assert error.field == "messages[0].content[0].type"
+    assert error.message == ("'messages[0].content[0].type': Input should be one of 'text', 'tool_use', 'tool_result'.")
+
+
+def test_a_block_without_a_type_is_told_so() -> None:
+    error = refusal(messages=[{"role": "user", "content": [{"text": "hi"}]}])
+    assert (error.field, error.code) == ("messages[0].content[0].type", "missing_required_parameter")
+
+
 def test_counting_takes_the_prompt_alone() -> None:
     assert parse_count(b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}').model == "m"
     with pytest.raises(BadRequest) as caught:

@@ -58,6 +58,23 @@ def test_callers_are_for_operators_and_one_for_each_request() -> None:
         assert refused.value.field == "callers"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "requests"),
+        ({"requests": [5]}, "requests[0]"),
+        ({"requests": [CHAT], "callers": [{"tenant": 5}]}, "callers[0].tenant"),
+        ({"requests": [CHAT], "callers": [{"tenant": "a", "scopes": [5]}]}, "callers[0].scopes[0]"),
+        ({"requests": [CHAT], "why": 1}, "why"),
+    ],
+)
+def test_refusals_name_the_field_as_the_other_paths_do(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse_asked(json.dumps(fields).encode(), on_behalf=True)
+    assert refused.value.field == param
+    assert param in refused.value.message
+
+
 NAMES = ["model", "messages", "role", "content", "type", "text", "x"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.just("pineapple"),

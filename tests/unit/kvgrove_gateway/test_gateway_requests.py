@@ -104,6 +104,8 @@ def test_every_accepted_field_is_carried() -> None:
         ({"kvgrove": {"session": ""}}, "kvgrove.session"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
         ({"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "chat_template_kwargs.chat_template"),
+        ({"chat_template_kwargs": {"bool": {"bool": 1}}}, "chat_template_kwargs.bool"),
+        ({"chat_template_kwargs": {"enable_thinking": [1]}}, "chat_template_kwargs.enable_thinking"),
         ({"tenant": "b"}, "tenant"),
     ],
 )
