@@ -99,7 +99,7 @@ class Preparation:
         ]
 
         def assembled() -> Prompt:
-            check_fits(tokenizer, texts_of(messages, tools), resolution.model.max_model_len, "messages")
+            check_fits(tokenizer, texts_of(messages, tools), resolution.model.known_len, "messages")
             if self._linter is not None:
                 self._linter.look(resolution.namespace.uid, messages, tools)
             return assemble(
@@ -121,7 +121,7 @@ class Preparation:
 
         def assembled() -> Prompt:
             own = [content] if isinstance(content, str) else []
-            check_fits(tokenizer, own, resolution.model.max_model_len, "prompt")
+            check_fits(tokenizer, own, resolution.model.known_len, "prompt")
             return raw_prompt(tokenizer, content)
 
         return await self._in_thread(resolution, tokenizer, assembled)

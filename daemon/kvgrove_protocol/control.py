@@ -73,6 +73,13 @@ class ModelPlan(_Part, frozen=True, kw_only=True):
     """What the generation was computed from; set with it."""
     tokenizer_bundle: bytes = b""
     """Digest of the bundle that gateways fetch from a daemon; set with ``generation``."""
+    reported_len: int = 0
+    """The most tokens that any node takes, as they report; 0: not known. Gateways refuse by it what fits nowhere."""
+
+    @property
+    def known_len(self) -> int:
+        """Tokens that the model surely does not exceed; 0: not known."""
+        return self.max_model_len or self.reported_len
 
 
 class DocumentPlan(_Part, frozen=True, kw_only=True):

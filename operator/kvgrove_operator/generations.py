@@ -91,7 +91,14 @@ def plan_models(
             models.problems.append(problem_found)
         if inputs is not None:
             bundle = _bundle(inputs, held, observed.models.get(name, {}))
-            plan = replace(plan, generation=generation(inputs), inputs=inputs, tokenizer_bundle=bundle)
+            longest = _longest(inputs, held, observed.models.get(name, {}))
+            plan = replace(
+                plan,
+                generation=generation(inputs),
+                inputs=inputs,
+                tokenizer_bundle=bundle,
+                reported_len=longest,
+            )
         models.states[name] = ModelState(plan=plan, inputs=inputs)
     for name in still_serving:
         if name in before and name not in models.states:
@@ -129,6 +136,12 @@ def _bundle(inputs: GenerationInputs, held: ModelState | None, reports: Mapping[
         if report.inputs == inputs and report.tokenizer_bundle:
             return report.tokenizer_bundle
     return held.plan.tokenizer_bundle if held is not None and held.inputs == inputs else b""
+
+
+def _longest(inputs: GenerationInputs, held: ModelState | None, reports: Mapping[str, ModelReport]) -> int:
+    """The most tokens that a node with these inputs takes; kept while no daemon is there to report it."""
+    found = max((report.max_model_len for report in reports.values() if report.inputs == inputs), default=0)
+    return found or (held.plan.reported_len if held is not None and held.inputs == inputs else 0)
 
 
 def _disagreement(name: str, reference: GenerationInputs, found: Mapping[str, GenerationInputs]) -> PlanProblem:

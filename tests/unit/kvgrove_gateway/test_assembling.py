@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from prompt_fixtures import write_tokenizer
@@ -206,6 +207,17 @@ def test_pro_07_a_clock_in_the_system_text_is_counted_once_a_second_at_most(rig:
     asyncio.run(ask())
     labels = {"namespace": "team/chatml", "kind": "clock"}
     assert 1 <= (rig.registry.get_sample_value("kvgrove_lint_findings_total", labels) or 0) < 20
+
+
+def test_a_text_that_no_node_takes_is_refused_where_the_plan_sets_no_length(rig: Rig) -> None:
+    """By what the nodes report: nothing of it is looked up or computed."""
+    rig.models = [msgspec.structs.replace(model, reported_len=64) for model in rig.models]
+    rig.issue()
+    with pytest.raises(BadRequest) as refused:
+        rig.prepare(rig.resolve(), "what is new? " * 200)
+    assert (refused.value.code, refused.value.field) == ("context_length_exceeded", "messages")
+    assert rig.tokens("computed") == 0
+    rig.prepare(rig.resolve(), "what is new?")
 
 
 def test_iso_15_a_template_among_the_options_is_a_400_that_names_it(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Gateways are told which bundle of tokenizer and template belongs to a generation."""
+"""Gateways are told which bundle of tokenizer and template belongs to a generation, and how long a prompt may be."""
 
 from __future__ import annotations
 
@@ -46,3 +46,15 @@ def test_another_tokenizer_brings_another_bundle() -> None:
     named = planned(reporting(INPUTS, b"one"), {})
     assert planned(reporting(OTHER, b"two"), {"m1": named}).plan.tokenizer_bundle == b"two"
     assert planned(reporting(OTHER, b""), {"m1": named}).plan.tokenizer_bundle == b""
+
+
+def test_the_longest_prompt_that_a_node_takes_is_told_to_gateways_and_stays_while_nodes_are_away() -> None:
+    lengths = {"node-0": 0, "node-1": 2048, "node-2": 1024}
+    reports = {
+        node: ModelReport(name="m1", state="ready", inputs=INPUTS, max_model_len=longest)
+        for node, longest in lengths.items()
+    }
+    named = planned(Observed(frozenset(reports), {"m1": reports}), {})
+    assert (named.plan.max_model_len, named.plan.known_len) == (0, 2048)
+    assert planned(Observed(), {"m1": named}).plan.known_len == 2048
+    assert planned(reporting(OTHER, b"two"), {"m1": named}).plan.known_len == 0
