@@ -34,8 +34,12 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The whole body; raises TooLarge beyond ``limit`` bytes, BadRequest if it comes too slowly.
 
     A body beyond the limit is read on and dropped, boundedly: a caller that is cut off while it sends would see a
-    broken connection in place of the answer.
+    broken connection in place of the answer. One that is announced beyond that bound is refused without waiting for it.
     """
+    too_large = TooLarge(f"The body is larger than {limit} bytes: shorten the prompt.")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > DROPPED_LIMITS * limit:
+        raise too_large
     parts: list[bytes] = []
     size = 0
     try:
@@ -51,7 +55,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     except ClientDisconnect:
         raise ClientGone from None
     if size > limit:
-        raise TooLarge(f"The body is larger than {limit} bytes: shorten the prompt.")
+        raise too_large
     return b"".join(parts)
 
 

@@ -152,6 +152,13 @@ def test_bodies_and_requests_at_once_are_bounded_in_the_dialect_of_the_path(rig:
     headers = {"x-api-key": "ann"}
     large = httpx.post(f"{base}/v1/chat/completions", content=b"x" * 201, headers=headers, timeout=60)
     assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    with connection(base) as opened:  # nothing of it comes: an answer is there all the same
+        opened.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: ann\r\nContent-Length: 99999999\r\n\r\n")
+        answer = b""
+        while b"request_too_large" not in answer:
+            part = opened.recv(65_536)
+            assert part, answer
+            answer += part
     with connection(base) as opened:
         opened.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-api-key: ann\r\nContent-Length: 9\r\n\r\n{")
         wait_until(lambda: "kvgrove_gateway_requests_in_flight 1.0" in metrics(base), "it has its place")

@@ -26,7 +26,7 @@ def api_error(path: str, error: ApiError, request_id: str) -> Response:
 
 def http_error(path: str, error: HTTPException, request_id: str) -> Response:
     """Paths and methods that do not exist."""
-    message = str(error.detail)
+    message = f"{error.detail}: GET /openapi.json lists what there is."
     if path.startswith(ANTHROPIC):
         body: dict[str, Any] = anthropic_replies.error_body(error.status_code, message, request_id)
     else:
