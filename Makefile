@@ -14,7 +14,7 @@ demo: $(STAMP)  ## two nodes, a real model, every promise of the first page chec
 	$(BIN)/kvgrove demo --json build/demo.json
 
 test: $(STAMP) lint test-kernels  ## the whole suite; tests that need a GPU skip loudly without one
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-kernels: $(STAMP)  ## every CUDA kernel without a GPU: compiled for each architecture, run under sanitizers, mutants caught
 	@command -v g++ >/dev/null || { echo "missing: g++ (Debian: apt-get install g++); it runs the CUDA kernels on the host" >&2; exit 1; }

@@ -26,15 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The closing lines name and count such runs, and a test that fails twice has failed. Whatever computes in this
     process alone gets no second run.
-
-    Where several run at once (``-n 2 --dist loadgroup``), a file stays together, and so does all of Kubernetes: it
-    shares one control plane, and addresses of the loopback network.
     """
     for item in items:
-        place = item.path.relative_to(Path(__file__).parent)
-        if place.parts[0] in PROCESSES:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=5))
-        item.add_marker(pytest.mark.xdist_group("kube" if place.parts[0] == "kube" else str(place)))
 
 
 @pytest.fixture(scope="session")

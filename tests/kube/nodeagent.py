@@ -29,6 +29,9 @@ from pods.api import UNREACHABLE, Json, NodeApi, show_defect
 from pods.container import now
 from pods.worker import Machine, PodWorker
 
+_FIRST_NET = 120 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2)
+"""Two test runs beside each other have networks of their own, for up to 120 nodes each."""
+
 RENEW_SECONDS = 2.0
 LEASE_SECONDS = 40
 _WATCH_SECONDS = 2
@@ -48,7 +51,7 @@ class Node:
     def address(self) -> str:
         """The next Pod's. There is room for 60,000 of them, more than any test makes."""
         high, low = divmod(next(self._hosts), 254)
-        return f"127.{self.index}.{high}.{low + 1}"
+        return f"127.{_FIRST_NET + self.index}.{high}.{low + 1}"
 
     def as_object(self) -> Json:
         moment = now()
@@ -105,7 +108,9 @@ class NodeAgent:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self.nodes = {
-            name: Node(i, name, Machine(work / name, f"127.{i}.0.1", environment or {}, entry_points or {}))
+            name: Node(
+                i, name, Machine(work / name, f"127.{_FIRST_NET + i}.0.1", environment or {}, entry_points or {})
+            )
             for i, name in enumerate(names, start=1)
         }
         self._threads = [
