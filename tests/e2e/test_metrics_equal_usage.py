@@ -232,6 +232,12 @@ def test_api_04_savings_equal_those_of_the_answers(asked: Asked) -> None:
     assert found.saved_gpu_seconds > 0
 
 
+def test_series_stay_within_the_documented_bound(asked: Asked) -> None:
+    bound = SERIES_OF_A_PROCESS + SERIES_OF_A_NAMESPACE * (len(NODES) + 2)  # its namespaces and nodes
+    for text in (*asked.gateways(), *asked.nodes()):
+        assert sum(len(family.samples) for family in text_string_to_metric_families(text)) <= bound
+
+
 def test_met_05_a_gateway_that_starts_anew_begins_at_nothing_and_the_others_go_on(asked: Asked) -> None:
     before = total([asked.gateways()[0]], "kvgrove_prompt_tokens_total")
     asked.stage.kill("gateway-1")
@@ -239,9 +245,3 @@ def test_met_05_a_gateway_that_starts_anew_begins_at_nothing_and_the_others_go_o
     wait_ready(base)
     assert not total([scrape(base)], "kvgrove_prompt_tokens_total")
     assert total([scrape(asked.bases[0])], "kvgrove_prompt_tokens_total") == before
-
-
-def test_series_stay_within_the_documented_bound(asked: Asked) -> None:
-    bound = SERIES_OF_A_PROCESS + SERIES_OF_A_NAMESPACE * (len(NODES) + 2)  # its namespaces and nodes
-    for text in (*asked.gateways(), *asked.nodes()):
-        assert sum(len(family.samples) for family in text_string_to_metric_families(text)) <= bound
