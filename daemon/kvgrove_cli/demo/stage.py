@@ -58,6 +58,8 @@ spec:
     configMapKeyRef: {{name: policies, key: returns}}
   warmup:
     prefixes: [{warm}]
+  rollout:
+    steps: [{{weight: 100}}]
 """
 _DOCUMENTS = """\
 apiVersion: v1
