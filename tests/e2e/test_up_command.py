@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,29 +85,34 @@ def member_pids(root: Path) -> list[int]:
     return [member.pid for member in read(root / "state" / "status.json").members if member.pid is not None]
 
 
-def test_it_says_how_to_ask_survives_a_kill_and_ends_on_request(
-    tmp_path: Path, tiny_model: Callable[[str], Path]
-) -> None:
-    manifests = tmp_path / "manifests"
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A short path: names of Unix sockets are at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kvgrove-up-") as folder:
+        yield Path(folder)
+
+
+def test_it_says_how_to_ask_survives_a_kill_and_ends_on_request(root: Path, tiny_model: Callable[[str], Path]) -> None:
+    manifests = root / "manifests"
     write_manifests(manifests, tiny_model("llama"))
     declared = (manifests / "all.yaml").read_text()
     (manifests / "all.yaml").write_text(declared.replace("  prefixes:\n", "  events: {export: true}\n  prefixes:\n"))
-    with up(tmp_path) as (process, output):
-        secret = (tmp_path / "state" / "development-key").read_text()
+    with up(root) as (process, output):
+        secret = (root / "state" / "development-key").read_text()
         assert secret in output
         assert ask(output)["object"] == "chat.completion"
-        assert {event["type"] for event in exported(tmp_path, output)} == {"AllBlocksCleared", "BlockStored"}
-        pids = member_pids(tmp_path)
+        assert {event["type"] for event in exported(root, output)} == {"AllBlocksCleared", "BlockStored"}
+        pids = member_pids(root)
         assert len(pids) == 2
         process.kill()
         wait_until(lambda: all(is_gone(pid) for pid in pids), STEP_SECONDS)
 
-    with up(tmp_path) as (process, output):
+    with up(root) as (process, output):
         assert secret not in output
         assert ask(output)["object"] == "chat.completion"
-        assert read(tmp_path / "state" / "status.json").revision.startswith("2.")
-        assert exported(tmp_path, output)  # over the sockets that the killed node has left behind
-        pids = member_pids(tmp_path)
+        assert read(root / "state" / "status.json").revision.startswith("2.")
+        assert exported(root, output)  # over the sockets that the killed node has left behind
+        pids = member_pids(root)
         process.send_signal(signal.SIGTERM)
         assert process.wait(STEP_SECONDS) == 0
         assert all(is_gone(pid) for pid in pids)
