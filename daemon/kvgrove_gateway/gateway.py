@@ -188,7 +188,7 @@ class Gateway:
             asyncio.create_task(self._read_ahead(), name="read-ahead"),
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self._engines.run(), name="engines"),
-            asyncio.create_task(self._renew_certificate(), name="certificate"),
+            *([asyncio.create_task(self._renew(self._tls), name="certificate")] if self._tls is not None else []),
         ]
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
@@ -202,11 +202,10 @@ class Gateway:
             stopping.cancel()
             await self._close(helpers)
 
-    async def _renew_certificate(self) -> None:
+    async def _renew(self, tls: ServerTls) -> None:
         while True:
             await asyncio.sleep(CERTIFICATE_LOOK_S)
-            if self._tls is not None:
-                await asyncio.to_thread(self._tls.refresh)
+            await asyncio.to_thread(tls.refresh)
 
     def stop(self) -> None:
         """Take no new requests, answer those under way, then end `run`."""

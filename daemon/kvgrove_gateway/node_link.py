@@ -24,7 +24,6 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 
 from kvgrove_gateway.answer_stream import AnswerStream, Reply
 from kvgrove_gateway.errors import FrameTooLarge, NodeLost, NodeRefused
@@ -33,7 +32,7 @@ from kvgrove_gateway.residency import NodeResidency
 from kvgrove_gateway.router.decide import Backlog
 from kvgrove_gateway.settings import Limits
 from kvgrove_link.frames import configure
-from kvgrove_link.gatekeeper import REFUSALS, dial_with
+from kvgrove_link.gatekeeper import KEYS_REFUSED, dial_with, how_it_ended, watch_end
 from kvgrove_link.link_keys import LinkKeys, LinkKeysUnusable
 from kvgrove_protocol.codec import MAX_FRAME_BYTES
 from kvgrove_protocol.control import DAEMON, NodeEndpoint
@@ -245,7 +244,7 @@ class NodeLink:
     async def _session(self, failures: int) -> None:
         socket = self._context.socket(zmq.DEALER)
         configure(socket)
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(REFUSALS))
+        monitor = watch_end(socket)
         self._outbox = asyncio.Queue(self._limits.node_send_queue)
         self._heard = self._clock()
         try:
@@ -254,7 +253,7 @@ class NodeLink:
                     dial_with(socket, self._keys, DAEMON, failures)
                 socket.connect(self.endpoint.address)
             except LinkKeysUnusable as error:
-                raise SessionEnded(error.message, code="keys_refused") from None
+                raise SessionEnded(error.message, code=KEYS_REFUSED) from None
             except zmq.ZMQError as error:
                 raise SessionEnded(f"its address cannot be used: {error.strerror}", code="bad_address") from None
             self._post(ClientHello(member=self._member, boot=self._boot))
@@ -292,11 +291,11 @@ class NodeLink:
                 future.exception()  # seen, also where nobody waits any more
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        event = parse_monitor_message(await monitor.recv_multipart())["event"]
-        if event in REFUSALS:
+        code = await how_it_ended(monitor)
+        if code == KEYS_REFUSED:
             log.warning("node %s: it and this gateway do not accept each other's keys", self.name)
-            raise SessionEnded("keys were not accepted", code="keys_refused")
-        raise SessionEnded("the connection dropped", code="disconnected")
+            raise SessionEnded("keys were not accepted", code=code)
+        raise SessionEnded("the connection dropped", code=code)
 
     async def _send(self, socket: zmq.asyncio.Socket) -> None:
         outbox = self._outbox

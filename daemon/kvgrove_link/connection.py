@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 
 from kvgrove_link.errors import LinkLost, Superseded
 from kvgrove_link.frames import configure
-from kvgrove_link.gatekeeper import REFUSALS, dial_with
+from kvgrove_link.gatekeeper import KEYS_REFUSED, dial_with, how_it_ended, watch_end
 from kvgrove_link.link_keys import OPERATOR, LinkKeys, LinkKeysUnusable
 from kvgrove_protocol.control import TO_MEMBER, TO_PLANNER, Goodbye, Hello, Refused, ToMember, ToPlanner, Welcome
 from kvgrove_protocol.errors import Malformed
@@ -65,8 +64,8 @@ class Connection:
                 dial_with(self._socket, keys, OPERATOR, attempt)
             except LinkKeysUnusable as error:
                 self._socket.close()
-                raise LinkLost(error.message, code="keys_refused") from None
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(REFUSALS))
+                raise LinkLost(error.message, code=KEYS_REFUSED) from None
+        self._monitor = watch_end(self._socket)
         self._failure: LinkLost | None = None
         self._failed = asyncio.Event()
         try:
@@ -112,10 +111,10 @@ class Connection:
 
     async def watch_transport(self) -> None:
         """Raises LinkLost once the transport is gone: its own reconnection would come without a Hello."""
-        event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
-        if event in REFUSALS:
-            raise LinkLost("the planner and this member do not accept each other's keys", code="keys_refused")
-        raise LinkLost("the connection dropped", code="disconnected")
+        code = await how_it_ended(self._monitor)
+        if code == KEYS_REFUSED:
+            raise LinkLost("the planner and this member do not accept each other's keys", code=code)
+        raise LinkLost("the connection dropped", code=code)
 
     def close(self, *, goodbye: bool) -> None:
         """Free the socket; with ``goodbye`` the last message leaves in the background, within half a second."""

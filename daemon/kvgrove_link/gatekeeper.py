@@ -125,6 +125,21 @@ def role_of_frame(frame: zmq.Frame) -> str | None:
         return None
 
 
+ENDED: Final = "disconnected"
+KEYS_REFUSED: Final = "keys_refused"
+
+
+def watch_end(socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
+    """The monitor of a dialled ``socket``, for `how_it_ended`; before it connects."""
+    return socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(REFUSALS))
+
+
+async def how_it_ended(monitor: zmq.asyncio.Socket) -> str:
+    """Returns once the connection is gone: `ENDED`, or `KEYS_REFUSED` where the two sides did not accept each other."""
+    event = parse_monitor_message(await monitor.recv_multipart())["event"]
+    return KEYS_REFUSED if event in REFUSALS else ENDED
+
+
 def dial_with(socket: "zmq.Socket[Any]", keys: LinkKeys, role: str, attempt: int) -> None:
     """Make ``socket`` a client of ``role``, before it connects.
 

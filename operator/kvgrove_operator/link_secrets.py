@@ -12,7 +12,7 @@ import logging
 from typing import Any, Final
 
 from kvgrove_link.key_rotation import ROLES, Folders, created
-from kvgrove_link.link_keys import OPERATOR, KeyPair, LinkKeysUnusable, fresh_pair, parse_certificate
+from kvgrove_link.link_keys import OPERATOR, HeldKeys, KeyPair, LinkKeysUnusable, fresh_pair, parse_certificate
 from kvgrove_operator import paths
 from kvgrove_operator.kube import Conflict, Kube
 from kvgrove_protocol.errors import Retryable
@@ -32,8 +32,7 @@ class LinkSecrets:
 
     def __init__(self, kube: Kube, namespace: str) -> None:
         self._kube, self._namespace = kube, namespace
-        self._pair: KeyPair | None = None
-        self._publics: dict[str, tuple[bytes, ...]] = {}
+        self._held: HeldKeys | None = None
 
     async def load(self) -> None:
         """Read the keys, and make those that are missing. Raises LinkKeysUnusable for a damaged Secret."""
@@ -62,15 +61,18 @@ class LinkSecrets:
                 log.warning("link keys are not read anew: %s", error.message)
 
     def own(self) -> KeyPair:
-        if self._pair is None:
-            raise LinkKeysUnusable("the link keys have not been read yet", field=_OWN)
-        return self._pair
+        return self._read().own()
 
     def public(self, role: str) -> tuple[bytes, ...]:
-        return self._publics.get(role, ())
+        return self._read().public(role)
 
     def role_of(self, public: bytes) -> str | None:
-        return next((role for role, keys in self._publics.items() if public in keys), None)
+        return self._read().role_of(public)
+
+    def _read(self) -> HeldKeys:
+        if self._held is None:
+            raise LinkKeysUnusable("the link keys have not been read yet", field=_OWN)
+        return self._held
 
     def _take(self, folders: Folders) -> None:
         own = folders[OPERATOR]
@@ -84,7 +86,7 @@ class LinkSecrets:
             if name.endswith(".key"):
                 role = name.partition(".")[0]
                 publics[role] = (*publics.get(role, ()), _parsed(name, own)[0])
-        self._pair, self._publics = KeyPair(public, secret), publics
+        self._held = HeldKeys(KeyPair(public, secret), lambda: publics)
 
     async def _write(self, role: str, files: dict[str, bytes], held: Object | None) -> None:
         body: Object = {
