@@ -5,7 +5,7 @@ only for the warm set of that very fence.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgrove_daemon.commands import WarmFence
 from kvgrove_daemon.core import Published
@@ -57,6 +57,7 @@ def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> Namespa
     quota_problem = published.quota_problems.get(uid)
     problem = state.table.problems.get(uid) or state.warm_problems.get(uid) or quota_problem
     resolved = namespace.realm is not None and published.warm_fences.get(served) == warm_fence(namespace)
+    coming = _coming(uid, namespace, published) if resolved else None
     return NamespaceReport(
         uid=uid,
         fence=namespace.plan.fence,
@@ -64,9 +65,9 @@ def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> Namespa
         warm_ready=warmth.ready,
         warm_wanted=warmth.wanted,
         warm_resolved=resolved,
-        coming=[each.epoch for each in namespace.plan.coming] if resolved else [],
-        coming_ready=warmth.coming_ready,
-        coming_wanted=warmth.coming_wanted,
+        coming=[each.epoch for each in namespace.plan.coming] if coming is not None else [],
+        coming_ready=coming.coming_ready if coming is not None else 0,
+        coming_wanted=coming.coming_wanted if coming is not None else 0,
         generations=[_generation(uid, each, published) for each in namespace.served()] if namespace.others else [],
         blocks=usage.blocks if usage is not None else 0,
         bytes=usage.bytes if usage is not None else 0,
@@ -74,6 +75,29 @@ def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> Namespa
         code=problem.code if problem is not None else "",
         message=problem.message if problem is not None else "",
     )
+
+
+def _coming(uid: str, namespace: HostedNamespace, published: Published) -> Warmth | None:
+    """How warm the coming versions of documents are under every generation that takes new conversations together, as
+    they come into force under all of them at once; None: the warm set of one of these is not resolved yet.
+
+    One without traffic (still warming, or kept for a way back) holds no document up.
+    """
+    weights = {each.model: each.weight for each in namespace.plan.generations}
+    total = Warmth()
+    for each in namespace.served():
+        if each.model is not namespace.model and (each.model is None or not weights[each.model.name]):
+            continue
+        served = uid, each.generation
+        if published.warm_fences.get(served) != warm_fence(namespace):
+            return None
+        warmth = published.warmth.get(served, Warmth())
+        total = replace(
+            total,
+            coming_ready=total.coming_ready + warmth.coming_ready,
+            coming_wanted=total.coming_wanted + warmth.coming_wanted,
+        )
+    return total
 
 
 def _generation(uid: str, namespace: HostedNamespace, published: Published) -> GenerationReport:

@@ -175,12 +175,16 @@ class Chat:
                     self._metrics.requests.labels(label, outcome).inc()
 
     async def count(self, call: Call) -> int:
-        """Tokens of the prompt, as `begin` would send it. Raises ApiError. Nothing is sent."""
-        return (await self._prepare(self._resolve(call), call.ask)).prompt.count
+        """Tokens of the prompt, as `begin` would send it. Raises ApiError. Nothing is sent or remembered."""
+        _, prepared = await self.prepare(call)
+        return prepared.prompt.count
 
     async def prepare(self, call: Call) -> tuple[Resolution, Prepared]:
-        """What `begin` would send now, and against which state. Raises ApiError. Nothing is sent."""
-        resolution = await self._placed(call)
+        """What `begin` would send now, and against which state, that of the generation which would answer included.
+
+        Raises ApiError. Nothing is sent, and no conversation is placed by it.
+        """
+        resolution = await self._placed(call, answers=False)
         return resolution, await self._prepare(resolution, call.ask)
 
     async def _prepare(self, resolution: Resolution, ask: Ask) -> Prepared:
@@ -211,7 +215,7 @@ class Chat:
         last: KvgroveError | None = None
         for attempt in range(self._limits.attempts):
             revision = self._board.current.revision
-            resolution = await self._placed(call)
+            resolution = await self._placed(call, answers=True)
             assembly = self._tracing.begin("assemble", call.traceparent)
             prepared = await self._prepare(resolution, call.ask)
             assembly.end({"prompt_tokens": prepared.prompt.count})
@@ -245,13 +249,18 @@ class Chat:
             self._counts.refused((resolution.namespace.uid, resolution.model.generation))
         return error
 
-    async def _placed(self, call: Call) -> Resolution:
-        """By the generation that the conversation belongs to, where the plan has several."""
-        resolution = self._resolve(call)
+    async def _placed(self, call: Call, *, answers: bool) -> Resolution:
+        """By the generation that the conversation belongs to, where the plan has several.
+
+        ``answers``: whether that one will, so that the next turn belongs to it too.
+        """
+        resolution, conversations = self._resolve(call), self._conversations
         offers = self._board.current.offers(resolution.namespace)
-        conversation = self._conversations.of(resolution.namespace.uid, resolution.caller, call.ask.said)
+        if len(offers) == 1 and not answers:
+            return resolution
+        conversation = conversations.of(resolution.namespace.uid, resolution.caller, call.ask.said)
         if len(offers) == 1:
-            self._conversations.remember(conversation, resolution.model)
+            conversations.remember(conversation, resolution.model)
             return resolution
 
         async def held(model: ModelPlan) -> int:
@@ -261,7 +270,7 @@ class Chat:
                 return 0  # of what cannot be assembled now nobody holds anything; who is chosen says so
             return max(0, self._fleet.resident_tokens(prepared.keys, model.block_size) - prepared.declared_tokens)
 
-        chosen = await self._conversations.choose(offers, conversation, held)
+        chosen = await (conversations.choose if answers else conversations.foresee)(offers, conversation, held)
         return self._resolve(call, chosen.generation)
 
     def _resolve(self, call: Call, generation: bytes = b"") -> Resolution:

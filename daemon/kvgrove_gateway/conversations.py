@@ -90,10 +90,22 @@ class Conversations:
         conversation: Conversation,
         held: Callable[[ModelPlan], Awaitable[int]],
     ) -> ModelPlan:
-        """The generation to answer it by. ``held``: tokens of its history that some node holds under a generation."""
-        chosen = await self._home(offers, conversation, held) or by_weight(offers, conversation.anchor)
+        """The generation to answer it by, which is remembered: see `foresee`."""
+        chosen = await self.foresee(offers, conversation, held)
         self.remember(conversation, chosen)
         return chosen
+
+    async def foresee(
+        self,
+        offers: Sequence[Offer],
+        conversation: Conversation,
+        held: Callable[[ModelPlan], Awaitable[int]],
+    ) -> ModelPlan:
+        """The generation that would answer it now. Nothing is remembered: a request that is only looked at is no turn.
+
+        ``held``: tokens of its history that some node holds under a generation.
+        """
+        return await self._home(offers, conversation, held) or by_weight(offers, conversation.anchor)
 
     def remember(self, conversation: Conversation, model: ModelPlan) -> None:
         """It is answered by ``model``: also while there is no other, since one may come."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from fleets import NAMESPACE, POLICIES, STEP_SECONDS, RunningFleet, running_fleet
@@ -225,6 +226,28 @@ def test_a_template_alone_is_a_rollout_and_waits_for_approval_where_that_is_aske
     declared.steps(HOUR, HOUR, approval="Manual", approvedGeneration=found.rollout.candidate_generation)
     declared.phase("Shifting")
     assert set(placed(running, 24).values()) == {declared.generation("tiny"), declared.generation("other-template")}
+    # and what is counted and explained is the prompt of the generation that answers then, whatever serves
+    lengths: dict[str, set[int]] = {}
+    for number in range(24):
+        question = f"Is number {number:02} there?"
+        counted, explained = _looked_at(running, question)
+        answer = ask(running, ("user", question), kvgrove={})
+        assert counted == explained["tokens"] == answer["usage"]["prompt_tokens"]
+        assert explained["generation"] == by(answer)
+        lengths.setdefault(by(answer), set()).add(counted)
+    assert len(lengths) == 2
+    assert len(set.union(*lengths.values())) == 2, "their templates differ in length"
+
+
+def _looked_at(running: RunningFleet, question: str) -> tuple[int, dict[str, Any]]:
+    """What ``count_tokens`` and an explanation say of a question that nobody has asked yet."""
+    url, key = running.fleet.base_urls[1], {"Authorization": f"Bearer {running.keys['acme']}"}
+    body = {"model": NAMESPACE, "messages": [{"role": "user", "content": question}]}
+    counted = httpx.post(f"{url}/messages/count_tokens", json=body, headers=key, timeout=STEP_SECONDS)
+    assert counted.status_code == 200, counted.text
+    explained = httpx.post(f"{url}/explain", json={"requests": [body]}, headers=key, timeout=STEP_SECONDS)
+    assert explained.status_code == 200, explained.text
+    return int(counted.json()["input_tokens"]), dict(explained.json()["prompts"][0])
 
 
 def test_a_warm_up_that_cannot_reach_its_ratio_stalls_and_the_old_one_serves_on(

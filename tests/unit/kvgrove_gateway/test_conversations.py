@@ -27,11 +27,13 @@ def choose(
     caller: Caller = CALLER,
     held: Mapping[str, int] | None = None,
     offered: list[Offer] | None = None,
+    answers: bool = True,
 ) -> str:
     async def tokens(model: ModelPlan) -> int:
         return (held or {}).get(model.name, 0)
 
-    choosing = gateway.choose(offered or offers(weight), gateway.of("uid", caller, said), tokens)
+    how = gateway.choose if answers else gateway.foresee
+    choosing = how(offered or offers(weight), gateway.of("uid", caller, said), tokens)
     try:
         choosing.send(None)
     except StopIteration as done:
@@ -80,6 +82,18 @@ def test_ops_14_a_conversation_stays_where_its_history_is() -> None:
     assert choose(here, [*second, ("assistant", "no"), ("user", "why?")], 100) == "v1"
     assert choose(here, first, 100) == "v2", "the same question anew is a new conversation"
     assert choose(here, second, 100) == "v2", "which this is now the next turn of"
+
+
+def test_a_request_that_is_only_looked_at_is_no_turn_of_a_conversation() -> None:
+    here = gateway()
+    first = question(1)
+    second = [*first, ("assistant", "yes"), ("user", "and then?")]
+    assert choose(here, first, 0, answers=False) == "v1"
+    assert len(here) == 0
+    assert choose(here, second, 100) == "v2", "nobody was answered before"
+    choose(here, first, 0)
+    assert choose(here, second, 100, answers=False) == "v1", "what would be, with the history there is"
+    assert len(here) == 2
 
 
 def test_ops_14_a_conversation_of_another_gateway_goes_where_its_blocks_are() -> None:
