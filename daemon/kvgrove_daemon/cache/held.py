@@ -17,10 +17,11 @@ from kvgrove_daemon.cache.ages import Ages, Clock
 from kvgrove_daemon.cache.blocks import BlockState
 from kvgrove_daemon.cache.branches import Branches
 from kvgrove_daemon.cache.chains import Chain
+from kvgrove_daemon.cache.contributors import Group
 from kvgrove_daemon.cache.eviction import EvictionPolicy
 from kvgrove_daemon.cache.eviction.by_namespace import PolicyByNamespace
 from kvgrove_daemon.cache.eviction.policy import Wanted
-from kvgrove_daemon.cache.history import Ghosts, RemovalCause
+from kvgrove_daemon.cache.history import REMEMBERED, Ghosts, RemovalCause
 from kvgrove_daemon.cache.index import BlockIndex, Ints
 from kvgrove_daemon.cache.leases import NO_BLOCK, LeaseTable
 from kvgrove_daemon.cache.outcomes import Dropped
@@ -154,14 +155,16 @@ class HeldBlocks:
 
     def _evict(self, count: int, cause: RemovalCause, wanted: Wanted | None) -> int:
         keys: list[bytes] = []
+        groups: list[Group] = []
         slots: list[int] = []
         if count > 0:
             for block in self.policy.victims(self._is_evictable, wanted):
+                groups.append(self.index.group(block))
                 keys.append(self.index.unlist(block))
                 self._remove(block, slots, keys[-1])
                 if len(keys) == count:
                     break
-        self._gone(keys, slots, cause)
+        self._gone(keys, slots, cause, groups)
         return len(keys)
 
     def expire(self, limit: int) -> int:
@@ -170,8 +173,10 @@ class HeldBlocks:
         if all(room.ttl_s is None for room in rooms.values()):
             return 0
         expired = self.index.below(self.ages.expired(self.index.root_column, rooms))
-        keys, slots = self._retire(expired[:limit].tolist())  # deepest first: what is left is rooted
-        self._gone(keys, slots, RemovalCause.TTL)
+        blocks = expired[:limit].tolist()
+        groups = self._groups(blocks, RemovalCause.TTL)
+        keys, slots = self._retire(blocks)  # deepest first: what is left is rooted
+        self._gone(keys, slots, RemovalCause.TTL, groups)
         return len(keys)
 
     def drop(
@@ -188,10 +193,12 @@ class HeldBlocks:
         Slots of blocks that are still read come back when their readers have gone. With ``erasure``, its number, no
         trace of the blocks is left: their tokens and keys are overwritten, their history is forgotten.
         """
-        keys, slots = self._retire(self.index.subtree_ids(roots, folds, tags).tolist())
+        blocks = self.index.subtree_ids(roots, folds, tags).tolist()
+        groups = self._groups(blocks, cause)
+        keys, slots = self._retire(blocks)
         held = len(keys) - len(slots)
         if not erasure:
-            self._gone(keys, slots, cause)
+            self._gone(keys, slots, cause, groups)
             return Dropped(len(keys), held, tuple(slots))
         late = self.index.subtree_ids(roots, folds, tags, state=BlockState.EVICTING).tolist()
         for block in late:  # also those that were retired before, and are read until now
@@ -203,8 +210,10 @@ class HeldBlocks:
 
     def retire(self, block: int, cause: RemovalCause) -> int:
         """Make ``block`` and all below it unreadable; answers how many. Slots in use come back as after `drop`."""
-        keys, slots = self._retire(self.index.branch_ids(block).tolist())
-        self._gone(keys, slots, cause)
+        blocks = self.index.branch_ids(block).tolist()
+        groups = self._groups(blocks, cause)
+        keys, slots = self._retire(blocks)
+        self._gone(keys, slots, cause, groups)
         return len(keys)
 
     def _retire(self, blocks: Sequence[int]) -> tuple[list[bytes], list[int]]:
@@ -254,9 +263,14 @@ class HeldBlocks:
             self.policy.offer(parent, self.index.group(parent))
         return parent
 
-    def _gone(self, keys: Sequence[bytes], slots: Sequence[int], cause: RemovalCause) -> None:
+    def _groups(self, blocks: Sequence[int], cause: RemovalCause) -> list[Group]:
+        """Whose each of ``blocks`` is, where that is remembered of what goes for ``cause``."""
+        return [self.index.group(block) for block in blocks] if cause in REMEMBERED else []
+
+    def _gone(self, keys: Sequence[bytes], slots: Sequence[int], cause: RemovalCause, groups: Sequence[Group]) -> None:
+        """``groups``: whose each of ``keys`` was."""
         self.free(slots)
-        self.ghosts.record(keys, cause)
+        self.ghosts.record(keys, cause, groups)
         self._count_removed(keys, cause)
 
     def _count_removed(self, keys: Sequence[bytes], cause: RemovalCause) -> None:

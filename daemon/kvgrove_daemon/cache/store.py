@@ -61,7 +61,7 @@ class StoreLimits:
     """It goes on until so many are free."""
     known_chain_bytes: int = 64 << 20
     ghosts: int | None = None
-    """Keys whose removal is remembered; None: a quarter of the pool, at least 1024."""
+    """Keys whose removal is remembered; None: as many as the pool has blocks, at least 1024."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.low_free <= self.high_free:
@@ -86,7 +86,7 @@ class BlockStore:
         self.block_size = block_size
         self.block_bytes = block_bytes
         self.limits = limits if limits is not None else StoreLimits()
-        ghosts = self.limits.ghosts if self.limits.ghosts is not None else max(_MIN_GHOSTS, pool.num_slots // 4)
+        ghosts = self.limits.ghosts if self.limits.ghosts is not None else max(_MIN_GHOSTS, pool.num_slots)
         self._resident = ResidentBlocks(
             pool,
             block_size,

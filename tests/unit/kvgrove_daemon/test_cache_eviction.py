@@ -87,16 +87,33 @@ def test_i11_blocks_that_go_by_other_ways_leave_no_growing_queue() -> None:
 def test_i11_the_memory_of_what_went_is_bounded_and_ends_when_it_is_stored_again() -> None:
     ghosts = Ghosts(3)
     keys = [bytes([n]) * 32 for n in range(5)]
-    ghosts.record(keys, RemovalCause.PRESSURE)
+    ghosts.record(keys, RemovalCause.PRESSURE, [of("g")] * 5)
     assert (len(ghosts), ghosts.reason(keys[0]), ghosts.reason(keys[4])) == (3, None, MissReason.EVICTED)
-    ghosts.record(keys[:1], RemovalCause.TTL)
+    ghosts.record(keys[:1], RemovalCause.TTL, [of("h")])
     assert ghosts.reason(keys[0]) is MissReason.EXPIRED
     ghosts.discard(keys)
+    assert len(ghosts) == 0
+
+
+def test_what_gave_way_to_a_flood_is_remembered_for_all_that_goes_of_the_flood_itself() -> None:
+    ghosts = Ghosts(100)
+    mine = [b"m%031d" % n for n in range(50)]
+    ghosts.record(mine, RemovalCause.PRESSURE, [Group("g", b"a")] * 50)
+    for n in range(1000):
+        ghosts.record([b"f%031d" % n], RemovalCause.PRESSURE, [Group("g", b"b")])
+    assert [ghosts.reason(key) for key in mine] == [MissReason.EVICTED] * 50
+    assert len(ghosts) == 100
+    others = [b"o%031d" % n for n in range(34)]
+    ghosts.record(others, RemovalCause.PRESSURE, [of("h")] * 34)
+    kept = [sum(ghosts.reason(key) is not None for key in keys) for keys in (mine, others)]
+    assert min(kept) >= 33  # of three, none forgets before it has more than a third
+    assert len(ghosts) == 100
+    ghosts.clear()
     assert len(ghosts) == 0
 
 
 def test_an_erase_and_a_new_version_leave_no_trace() -> None:
     ghosts = Ghosts(8)
     for cause in (RemovalCause.ERASE, RemovalCause.VERSION, RemovalCause.CLEAR):
-        ghosts.record([b"k" * 32], cause)
+        ghosts.record([b"k" * 32], cause, [of("g")])
     assert len(ghosts) == 0
