@@ -12,11 +12,13 @@ from uuid import uuid4
 import zmq.asyncio
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
+from prometheus_client import start_http_server
 
 from kvgrove_link.clock import boottime
 from kvgrove_operator.fleet_memory import Outdated
 from kvgrove_operator.kube import CALLS_AT_ONCE, Kube
 from kvgrove_operator.leadership import Leadership
+from kvgrove_operator.metrics import ProcessMetrics
 from kvgrove_operator.probes import Probes
 from kvgrove_operator.session import Session
 from kvgrove_operator.settings import Settings, parse
@@ -25,7 +27,8 @@ from kvgrove_protocol.errors import KvgroveError
 log = logging.getLogger("kvgrove_operator")
 
 _RESYNCS_MISSED = 3
-"""Without a plan for this many resyncs the operator is as good as dead, and is to be restarted."""
+"""Without a plan, or without a look at who leads, for this many resyncs the operator is as good as dead, and is to be
+restarted."""
 
 
 async def _run(settings: Settings) -> None:
@@ -40,17 +43,20 @@ async def _run(settings: Settings) -> None:
     sessions: list[Session] = []
 
     def alive() -> bool:
-        planned = sessions[-1].planned_at if sessions else None
-        return planned is None or boottime() - planned < _RESYNCS_MISSED * settings.resync
+        done = sessions[-1].planned_at if sessions else leadership.tried_at
+        return done is None or boottime() - done < _RESYNCS_MISSED * settings.resync
 
+    metrics = ProcessMetrics(lambda: boottime() < leadership.until)
+    if settings.metrics is not None:
+        start_http_server(settings.metrics[1], settings.metrics[0], registry=metrics.registry)  # ends with the process
     server = None
     if settings.probes is not None:
-        server = await Probes(alive, lambda: boottime() < leadership.until).serve(*settings.probes)
+        server = await Probes(alive, lambda: leadership.ready(boottime())).serve(*settings.probes)
     try:
         if not await _acquire(leadership, stop):
             return
         while True:
-            sessions[:] = [Session(settings, kube, leadership, context)]
+            sessions[:] = [Session(settings, kube, leadership, context, metrics)]
             try:
                 await _unwrapped(sessions[-1], stop)
             except Outdated as error:

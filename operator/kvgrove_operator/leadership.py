@@ -43,6 +43,13 @@ class Leadership:
         self._lease: Object | None = None
         self.until = float("-inf")
         """Leads until then (CLOCK_BOOTTIME)."""
+        self.tried_at = boottime()
+        """When it last went to look whether it may lead (CLOCK_BOOTTIME), whatever came of it."""
+        self._stands_by_until = float("-inf")
+
+    def ready(self, now: float) -> bool:
+        """Leads, or stands by: sees that another does, and would take over. ``now``: CLOCK_BOOTTIME."""
+        return now < self.until or now < self._stands_by_until
 
     @property
     def term(self) -> int:
@@ -52,12 +59,15 @@ class Leadership:
     async def acquire(self) -> None:
         """Returns when this process leads, under a term that nobody had."""
         while True:
+            self.tried_at = boottime()
             try:
                 found = await self._kube.get(self._path)
                 verdict = self._election.judge(found["spec"] if found is not None else None, boottime())
                 if verdict is not Verdict.WAIT:  # RENEW too: an earlier life of this identity had that term
                     await self._take(found)
+                    self._stands_by_until = float("-inf")
                     return
+                self._stands_by_until = self.tried_at + self._timings.duration
             except Conflict:
                 pass
             except _AWAY as error:

@@ -1,6 +1,6 @@
 """The operator's own figures for Prometheus, read from the counters of its parts when somebody asks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry
@@ -17,6 +17,25 @@ from kvgrove_operator.objects import Objects
 from kvgrove_operator.work_queue import WorkQueue
 from kvgrove_operator.workers import Workers
 from kvgrove_protocol.control import DAEMON, GATEWAY
+
+
+class ProcessMetrics(Collector):
+    """What a process answers a scrape with: whether it leads, and all figures of the session in which it does.
+
+    One that stands by answers too: to Prometheus nothing is amiss with it.
+    """
+
+    def __init__(self, leads: Callable[[], bool]) -> None:
+        self._leads = leads
+        self.session: Collector | None = None
+        """Of the term that is under way."""
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("kvgrove_operator_leading", "1: it leads, 0: it stands by.", value=float(self._leads()))
+        if (session := self.session) is not None:
+            yield from session.collect()
 
 
 class OperatorMetrics(Collector):

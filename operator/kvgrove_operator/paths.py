@@ -58,6 +58,10 @@ def prometheus_rule(kube_namespace: str, name: str) -> str:
     return f"/apis/monitoring.coreos.com/v1/{_in(kube_namespace)}prometheusrules/{name}"
 
 
+def pod_monitors(kube_namespace: str) -> str:
+    return f"/apis/monitoring.coreos.com/v1/{_in(kube_namespace)}podmonitors"
+
+
 def _in(kube_namespace: str) -> str:
     return f"namespaces/{kube_namespace}/" if kube_namespace else ""
 

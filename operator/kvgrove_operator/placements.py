@@ -1,10 +1,12 @@
-"""Keeps the DaemonSets as `workloads` says, and knows which nodes their Pods are on."""
+"""Keeps the DaemonSets as `workloads` says and what scrapes them, and knows which nodes their Pods are on."""
 
 from collections.abc import Iterable, Mapping
 
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_operator import paths
-from kvgrove_operator.kube import Kube
+from kvgrove_operator.kube import Kube, Object
+from kvgrove_operator.monitors import pod_monitor
+from kvgrove_operator.optional_kind import OptionalKind
 from kvgrove_operator.settings import Settings
 from kvgrove_operator.workloads import PLACEMENT, SELECTOR, daemon_sets, nodes_of, placement_of
 
@@ -13,6 +15,7 @@ class Placements:
     def __init__(self, kube: Kube, settings: Settings) -> None:
         self._kube, self._settings = kube, settings
         self._collection = paths.daemon_sets(settings.own_namespace)
+        self._monitors = OptionalKind(kube, "nothing tells Prometheus of daemons")
         self._nodes: Mapping[str, frozenset[str]] = {}
         self._wanted: Mapping[str, int] = {}
 
@@ -23,7 +26,7 @@ class Placements:
         """
         wanted = daemon_sets(models, self._settings.own_namespace, self._settings.daemons)
         for name, body in wanted.items():
-            await self._kube.apply(f"{self._collection}/{name}", body)
+            await self._have_scraped(await self._kube.apply(f"{self._collection}/{name}", body))
         found = await self._kube.list(self._collection, labels=SELECTOR)
         for item in found:
             name = item["metadata"]["name"]
@@ -38,6 +41,12 @@ class Placements:
         changed = (nodes, counts) != (self._nodes, self._wanted)
         self._nodes, self._wanted = nodes, counts
         return changed
+
+    async def _have_scraped(self, daemon_set: Object) -> None:
+        if self._settings.pod_monitors is not None:
+            body = pod_monitor(daemon_set, self._settings.pod_monitors)
+            collection = paths.pod_monitors(self._settings.own_namespace)
+            await self._monitors.apply(f"{collection}/{body['metadata']['name']}", body)
 
     def nodes(self, model: ModelVersion | None) -> frozenset[str]:
         """Nodes with a Pod of the placement of ``model``, and so the names of its daemons."""

@@ -1,4 +1,8 @@
-"""``/healthz`` and ``/readyz`` over plain HTTP: alive is who gets things done, ready is who leads."""
+"""``/healthz`` and ``/readyz`` over plain HTTP: alive is who gets things done, ready is who leads or would take over.
+
+One that stands by is Ready, so that a Deployment of several is Available and a new Pod is there before an old one goes.
+It does not listen on the fleet link: a member that is sent to it is turned away at once, and dials again.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -7,7 +7,6 @@ from random import Random
 import kopf
 import zmq
 import zmq.asyncio
-from prometheus_client import start_http_server
 
 from kvgrove_link.planner import PlannerSocket
 from kvgrove_operator.declared import Reader
@@ -18,7 +17,7 @@ from kvgrove_operator.keys import MEMBERS, PLAN, WORKLOADS, Key
 from kvgrove_operator.kube import Kube
 from kvgrove_operator.leadership import Leadership
 from kvgrove_operator.link_secrets import LinkSecrets
-from kvgrove_operator.metrics import OperatorMetrics
+from kvgrove_operator.metrics import OperatorMetrics, ProcessMetrics
 from kvgrove_operator.node_book import NodeBook
 from kvgrove_operator.objects import FINALIZER, Objects
 from kvgrove_operator.reconciler import Reconciler
@@ -43,8 +42,16 @@ class Unusable(Terminal):
 class Session:
     """Made once this process leads; `run` it."""
 
-    def __init__(self, settings: Settings, kube: Kube, leadership: Leadership, context: zmq.asyncio.Context) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        kube: Kube,
+        leadership: Leadership,
+        context: zmq.asyncio.Context,
+        metrics: ProcessMetrics,
+    ) -> None:
         self._settings, self._kube, self._leadership, self._context = settings, kube, leadership, context
+        self._metrics = metrics
         self._workers: Workers | None = None
         self._keys: LinkSecrets | None = None
 
@@ -90,10 +97,7 @@ class Session:
                 workers.add(each)
 
         statuses = reconciler.namespace_statuses
-        metrics = OperatorMetrics(fleet, queue, workers, objects, kube, statuses=statuses)
-        server = None
-        if settings.metrics is not None:
-            server, _ = start_http_server(settings.metrics[1], settings.metrics[0], registry=metrics.registry)
+        self._metrics.session = OperatorMetrics(fleet, queue, workers, objects, kube, statuses=statuses)
         log.info("leading, term %d, fleet link on %s", self._leadership.term, fleet.address)
         try:
             async with asyncio.TaskGroup() as group:
@@ -110,10 +114,8 @@ class Session:
                 for part in parts:
                     part.cancel()
         finally:
+            self._metrics.session = None
             fleet.close()
-            if server is not None:
-                server.shutdown()
-                server.server_close()
 
     async def _bind(self) -> PlannerSocket:
         """An address that a session before this one has left is freed in the background."""

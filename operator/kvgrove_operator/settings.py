@@ -3,8 +3,8 @@
 import argparse
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kvgrove_link.addresses import stays_here
 
@@ -13,6 +13,7 @@ _RIGHTS = {
     "host-state": "access to the state root of their node: caches on disk end with the Pod",
     "shared-memory": "shared memory of their own: pools have the runtime's 64 MiB",
 }
+_DURATION = re.compile("([0-9]+(ms|s|m|h))+", re.ASCII)
 _DNS_LABEL = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
@@ -69,6 +70,16 @@ class DaemonSettings:
 
 
 @dataclass(frozen=True)
+class MonitorSettings:
+    """How Prometheus is told to scrape daemons."""
+
+    interval: str = "30s"
+    """Between scrapes, as Prometheus writes durations."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """By which a Prometheus selects PodMonitors."""
+
+
+@dataclass(frozen=True)
 class Settings:
     namespaces: tuple[str, ...]
     """Watched; empty: all."""
@@ -87,6 +98,8 @@ class Settings:
     metrics: tuple[str, int] | None = None
     alert_thresholds: bool = False
     """Whether to keep a PrometheusRule with the thresholds of ``spec.alerts``."""
+    pod_monitors: MonitorSettings | None = None
+    """A PodMonitor for each placement of daemons; None: there are none."""
     resync: float = 300.0
     """Seconds between two looks at everything, whatever was heard."""
     verbose: bool = False
@@ -161,6 +174,18 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         help="keep a PrometheusRule with the thresholds of all namespaces in --own-namespace",
     )
     parser.add_argument(
+        "--pod-monitors", action="store_true", help="keep a PodMonitor for the daemons of each placement"
+    )
+    parser.add_argument("--pod-monitor-interval", default="30s", type=_duration, metavar="30s", help="between scrapes")
+    parser.add_argument(
+        "--pod-monitor-label",
+        action="append",
+        default=[],
+        type=_key_value,
+        metavar="KEY=VALUE",
+        help="by which a Prometheus selects them (may be repeated)",
+    )
+    parser.add_argument(
         "--probes", type=_host_port, metavar="HOST:PORT", help="serve /healthz and /readyz here (default: nowhere)"
     )
     parser.add_argument(
@@ -179,6 +204,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         parser.error(f"--lease-duration {leader.duration:g}: Leases count whole seconds; round it")
     if found.plain_links and not stays_here(found.listen):
         parser.error(f"--plain-links: --listen {found.listen} can be reached from elsewhere; use a loopback address")
+    if found.pod_monitors and not found.daemon_metrics_port:
+        parser.error("--pod-monitors: daemons have no metrics to scrape; set --daemon-metrics-port")
     command = tuple(shlex.split(found.daemon_command))
     if not command:
         parser.error("--daemon-command: it is empty; give the program of the image that runs a daemon")
@@ -211,6 +238,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         probes=found.probes,
         metrics=found.metrics,
         alert_thresholds=found.alert_thresholds,
+        pod_monitors=MonitorSettings(found.pod_monitor_interval, dict(found.pod_monitor_label))
+        if found.pod_monitors
+        else None,
         resync=found.resync,
         verbose=found.verbose,
     )
@@ -236,6 +266,19 @@ def _positive(text: str) -> float:
     if not 0 < value < 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0, at most a day")
     return value
+
+
+def _duration(text: str) -> str:
+    if _DURATION.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: write it like 30s or 1m30s")
+    return text
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no label: write KEY=VALUE")
+    return key, value
 
 
 def _port(text: str) -> int:

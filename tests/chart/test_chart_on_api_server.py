@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from chart_rig import CHART, NAMESPACE, ROOT, Chart, value_sets
+from chart_rig import CHART, NAMESPACE, ROOT, Chart, Rendered, value_sets
 from document_commands import blocks
 
 # After all other folders: modules of the same name are found where they were before.
@@ -20,13 +21,16 @@ sys.path.append(str(ROOT / "tests" / "kube"))
 
 from controlplane.build import BuildProblem, control_plane
 from controlplane.plane import Plane
+from operator_rig import wait_for
 
-from kvgrove_crds.manifests import load_manifests
+from kvgrove_crds.manifests import load_manifests, parse_manifest
+from kvgrove_crds.model_version import ModelVersion
 from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_operator import alerts
 from kvgrove_operator import settings as operator_settings
 from kvgrove_operator.alert_rules import AlertRules
 from kvgrove_operator.kube import Kube
+from kvgrove_operator.placements import Placements
 from kvgrove_operator.workloads import daemon_sets
 
 pytestmark = pytest.mark.timeout(1800)  # the programs of the control plane may have to be built
@@ -96,13 +100,16 @@ def test_operator_and_gateway_are_restricted(plane: Plane, chart: Chart) -> None
         assert not restricted(plane, rendered.pod(f"kvgrove-{component}"), component)
 
 
+def operators_arguments(rendered: Rendered) -> list[str]:
+    (container,) = rendered.pod("kvgrove-operator")["spec"]["containers"]
+    return [text.replace("$(NAMESPACE)", NAMESPACE).replace("$(POD_NAME)", "pod") for text in container["args"]]
+
+
 def daemon_pod(chart: Chart, values: str, **more: Any) -> dict[str, Any]:
     """The Pod template that the operator makes of the chart's settings."""
     rendered = chart.template(values, values=more)
-    (container,) = rendered.pod("kvgrove-operator")["spec"]["containers"]
-    arguments = [text.replace("$(NAMESPACE)", NAMESPACE).replace("$(POD_NAME)", "pod") for text in container["args"]]
     (model,) = load_manifests([ROOT / "crds" / "examples" / "valid" / "quickstart"]).model_versions
-    (body,) = daemon_sets([model], NAMESPACE, operator_settings.parse(arguments).daemons).values()
+    (body,) = daemon_sets([model], NAMESPACE, operator_settings.parse(operators_arguments(rendered)).daemons).values()
     return dict(body["spec"]["template"])
 
 
@@ -134,7 +141,9 @@ def test_each_right_can_be_switched_off_alone(plane: Plane, chart: Chart, right:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_operator_keeps_thresholds_with_the_rights_of_the_chart(plane: Plane, chart: Chart) -> None:
+@pytest.fixture(scope="module")
+def operators_kubeconfig(plane: Plane, chart: Chart) -> Path:
+    """Of a ServiceAccount with the operator's rights of the production values in its own namespace."""
     rights = [
         each
         for each in chart.template("production").objects
@@ -145,10 +154,53 @@ def test_the_operator_keeps_thresholds_with_the_rights_of_the_chart(plane: Plane
     token = plane.kubectl("create", "token", "kvgrove-operator", "-n", NAMESPACE).stdout.strip()
     kubeconfig = plane.settings.work / "kubeconfig-chart-operator"
     plane.settings.write_kubeconfig(kubeconfig, user="operator", token=token, namespace=NAMESPACE)
+    return kubeconfig
+
+
+def test_the_operator_has_daemons_scraped_with_the_rights_of_the_chart(
+    plane: Plane, chart: Chart, operators_kubeconfig: Path
+) -> None:
+    settings = operator_settings.parse(operators_arguments(chart.template("production")))
+    applied = plane.kubectl("apply", "-f", "-", "-o", "json", stdin=json.dumps(_MODEL))
+    assert applied.returncode == 0, applied.stderr
+    model = parse_manifest(json.loads(applied.stdout), source="the server")
+    assert isinstance(model, ModelVersion)
+
+    async def keep(*models: ModelVersion) -> None:
+        with plane.client(operators_kubeconfig) as client:
+            kube = Kube(client)
+            await Placements(kube, settings).bring_about(models, complete=True)
+            kube.close()
+
+    def kept(kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = plane.get(kind, "--namespace", NAMESPACE)["items"]
+        return [each for each in found if each["metadata"]["name"].startswith("kvgrove-daemon")]
+
+    asyncio.run(keep(model))
+    asyncio.run(keep(model))
+    (monitor,), (daemon_set,) = kept("podmonitor"), kept("daemonset")
+    assert [each["uid"] for each in monitor["metadata"]["ownerReferences"]] == [daemon_set["metadata"]["uid"]]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["metadata"]["generation"] == 1, "applied twice, it is as it was"
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= daemon_set["spec"]["template"]["metadata"]["labels"].items()
+    (port,) = daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
+
+    asyncio.run(keep())
+    wait_for(lambda: not kept("podmonitor"), "the monitor to go with the placement")
+    gone = plane.kubectl("delete", "customresourcedefinition", "podmonitors.monitoring.coreos.com")
+    assert gone.returncode == 0, gone.stderr
+    asyncio.run(keep(model))  # a cluster without the kind is none of its troubles
+    assert kept("daemonset")
+    assert plane.kubectl("delete", "modelversion", model.name, "--wait=false").returncode == 0
+
+
+def test_the_operator_keeps_thresholds_with_the_rights_of_the_chart(plane: Plane, operators_kubeconfig: Path) -> None:
     declared = load_manifests([ROOT / "crds" / "examples" / "valid"]).namespaces
 
     async def keep(*namespaces: PromptCacheNamespace) -> None:
-        with plane.client(kubeconfig) as client:
+        with plane.client(operators_kubeconfig) as client:
             kube = Kube(client)
             await AlertRules(kube, NAMESPACE).bring_about(namespaces)
             kube.close()
@@ -201,6 +253,12 @@ def test_what_the_guide_waits_for_comes(plane: Plane) -> None:
         assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
+_MODEL = {
+    "apiVersion": "kvgrove.dev/v1alpha1",
+    "kind": "ModelVersion",
+    "metadata": {"name": "scraped"},
+    "spec": {"source": {"hostPath": {"path": "/var/lib/kvgrove/models/scraped"}}},
+}
 _PROMETHEUS_OPERATOR = "---\n".join(
     json.dumps(
         {

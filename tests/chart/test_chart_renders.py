@@ -16,6 +16,7 @@ from kvgrove_daemon import settings as daemon_settings
 from kvgrove_gateway import settings as gateway_settings
 from kvgrove_operator import settings as operator_settings
 from kvgrove_operator.paths import link_keys_secret
+from kvgrove_operator.settings import MonitorSettings
 from kvgrove_operator.workloads import LINK_KEYS, METRICS_PORT, SELECTOR, daemon_sets
 from kvgrove_protocol.control import GATEWAY
 
@@ -176,13 +177,21 @@ def test_images_come_by_digest_from_a_registry_of_ones_own(chart: Chart) -> None
 
 def test_what_is_scraped_keeps_its_own_namespace_label(chart: Chart) -> None:
     monitors = chart.template("production").of("PodMonitor")
-    assert {each["metadata"]["name"] for each in monitors} == {
-        f"kvgrove-{name}" for name in ("operator", "gateway", "daemon")
-    }
+    assert {each["metadata"]["name"] for each in monitors} == {"kvgrove-operator", "kvgrove-gateway"}
     for monitor in monitors:
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["honorLabels"]
         assert endpoint["port"] in ("http", METRICS_PORT)
+
+
+def test_daemons_are_scraped_as_the_operator_is_told_to(chart: Chart) -> None:
+    def told(values: str, **more: Any) -> MonitorSettings | None:
+        pod = chart.template(values, values=more).pod("kvgrove-operator")
+        return operator_settings.parse(arguments(pod)).pod_monitors
+
+    assert told("production") == MonitorSettings("30s", {"release": "prometheus"})
+    assert told("default") is None
+    assert told("production", **{"daemon.metricsPort": 0}) is None
 
 
 def test_the_notes_name_the_next_command(chart: Chart) -> None:

@@ -58,12 +58,13 @@ def test_in_named_namespaces_the_operators_rights_are_those_of_its_manifests(cha
     assert bindings(objects) == bindings(declared)
 
 
-def test_thresholds_of_alerts_cost_one_right_in_its_own_namespace(chart: Chart) -> None:
+def test_monitoring_costs_two_rights_in_its_own_namespace(chart: Chart) -> None:
     plain, more = rights(chart.template().objects), rights(chart.template("production").objects)
     added = {key: [rule for rule in rules if rule not in plain[key]] for key, rules in more.items()}
     assert {key: rules for key, rules in added.items() if rules} == {
         ("Role", NAMESPACE, "kvgrove-operator"): [
-            {"apiGroups": ["monitoring.coreos.com"], "resources": ["prometheusrules"], "verbs": ["create", "patch"]}
+            {"apiGroups": ["monitoring.coreos.com"], "resources": [kind], "verbs": ["create", "patch"]}
+            for kind in ("prometheusrules", "podmonitors")
         ]
     }
 

@@ -84,10 +84,21 @@ class Operator:
         return (self.work / "log").read_text(errors="replace")
 
     def leads(self) -> bool:
+        """Whether it is at work: one that stands by has no plans."""
+        found = self._get(f"http://127.0.0.1:{self.metrics}/metrics")
+        return found is not None and "kvgrove_operator_plans_total" in found and "kvgrove_operator_leading 1.0" in found
+
+    def probed(self, path: str) -> bool:
+        """What a kubelet hears from ``/healthz`` or ``/readyz``."""
+        return self._get(f"http://127.0.0.1:{self.probes}{path}") is not None
+
+    def _get(self, url: str) -> str | None:
+        """None: no answer, or another one than 200."""
         try:
-            return httpx.get(f"http://127.0.0.1:{self.probes}/readyz", timeout=5).status_code == 200
+            answer = httpx.get(url, timeout=30)
         except httpx.TransportError:
-            return False
+            return None
+        return answer.text if answer.status_code == 200 else None
 
 
 @contextmanager

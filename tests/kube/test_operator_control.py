@@ -134,8 +134,10 @@ def test_of_two_leaders_for_a_moment_the_older_one_counts_for_nothing(own_contro
         second = Operator(token(here.plane), tmp_path / "second", tmp_path / "models", port=here.op.port, light=True)
         assert here.op.process is not None
         second.start()
-        time.sleep(1)
+        wait_for(lambda: second.probed("/readyz"), "the second one to stand by")
+        assert second.probed("/healthz")
         assert not second.leads()
+        assert _term(here.plane) == 1
         here.op.process.send_signal(signal.SIGSTOP)
         try:
             lease = wait_for(lambda: _term(here.plane) == 2, "another leader")
@@ -144,6 +146,7 @@ def test_of_two_leaders_for_a_moment_the_older_one_counts_for_nothing(own_contro
             assert here.op.process.wait(30) == 1
             assert "the Lease is held by" in here.op.log
             wait_for(second.leads, "the second leader to believe it")
+            assert second.probed("/readyz")
             wait_for(lambda: all(here.light(node)["revision"][0] == 2 for node in NODES), "plans of the second leader")
             here.declare(epoch=3)
             wait_for(lambda: here.status()["purge"]["observedEpoch"] == 3, "a purge by the second leader")

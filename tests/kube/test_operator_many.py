@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 from conftest import apply_crds
 from controlplane.plane import Plane
@@ -100,8 +99,8 @@ def test_ops_11_members_that_never_answer_keep_neither_probes_nor_other_work_wai
             return bool(status["purge"]["observedEpoch"] == 2 and status["invalidation"]["confirmed"] == half)
 
         many.statuses.wait(confirmed, "those that answer to confirm", WAIT_SECONDS)
-        for probe in ("healthz", "readyz"):
-            assert httpx.get(f"http://127.0.0.1:{many.op.probes}/{probe}", timeout=30).status_code == 200
+        assert many.op.probed("/healthz")
+        assert many.op.probed("/readyz")
         many.api.merge(namespace_path(9, SIZE), {"spec": {"suspend": True}})
         many.statuses.wait(
             lambda: many.statuses.of("team-9", "bot-0009")["status"]["phase"] == "Suspended", "other work", WAIT_SECONDS

@@ -100,3 +100,8 @@ priorityClassName: {{ . }}
   - {protocol: UDP, port: 53}
   - {protocol: TCP, port: 53}
 {{- end -}}
+
+{{- /* Whether the operator keeps PodMonitors of daemons. */}}
+{{- define "kvgrove.daemonMonitors" -}}
+{{- if and .Values.monitoring.podMonitors.enabled (ne (int .Values.daemon.metricsPort) 0) }}true{{ end }}
+{{- end }}

@@ -43,6 +43,9 @@ def test_a_leader_believes_in_itself_for_a_shorter_time_than_others_wait() -> No
         (["--own-namespace", "a", "--probes", "8081"], "give HOST:PORT"),
         (["--own-namespace", "a", "--daemon-metrics-port", "99999"], "1 to 65535"),
         (["--own-namespace", "a", "--daemon-user", "root"], "give 0 for root"),
+        (["--own-namespace", "a", "--pod-monitors"], "set --daemon-metrics-port"),
+        (["--own-namespace", "a", "--pod-monitor-interval", "soon"], "like 30s"),
+        (["--own-namespace", "a", "--pod-monitor-label", "release"], "KEY=VALUE"),
     ],
 )
 def test_a_setting_that_is_off_is_named_with_its_cure(
