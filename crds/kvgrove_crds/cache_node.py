@@ -19,6 +19,9 @@ Count = Annotated[int, Field(ge=0)]
 Counter = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Uid = Annotated[str, Field(min_length=1, max_length=64)]
 
+SHOWN_NAMESPACES = 32
+"""Of a member's namespaces, told of one by one."""
+
 
 class CacheNodeSpec(Spec):
     """Which member this object is about."""
@@ -73,17 +76,8 @@ class HeldGeneration(Status):
     """What helps where it failed."""
 
 
-class HeldBoot(Status):
-    """A boot of the member that was granted a lease on the namespace."""
-
-    boot_id: Annotated[str, Field(min_length=1, max_length=64)]
-    """Random id of that process."""
-    lease_seconds: Annotated[float, Field(ge=0, le=86_400)]
-    """The longest lease that may still be running."""
-
-
 class HeldNamespace(Status):
-    """A namespace whose data the member may hold. Recorded before the first lease, removed only on evidence."""
+    """A namespace whose data the member may hold."""
 
     uid: Uid
     """UID of the namespace object; a re-created one has another."""
@@ -91,16 +85,6 @@ class HeldNamespace(Status):
     """Its Kubernetes namespace."""
     name: DnsLabel
     """Its name."""
-    boots: Annotated[tuple[HeldBoot, ...], OwnedListMap(16, key="bootId")] = ()
-    """Boots of the member whose lease has not been seen to end."""
-    purge_counter: Counter = 0
-    """Highest purge counter that the member has persisted."""
-    document_revision: Counter = 0
-    """Document revision that it has acknowledged."""
-    access_revision: Counter = 0
-    """Access revision that it has acknowledged."""
-    erase_revision: Counter = 0
-    """Erasure for which it gave a receipt."""
     bytes: Count = 0
     """Bytes it holds, all tiers together."""
     ready: Count = 0
@@ -143,8 +127,14 @@ class CacheNodeStatus(Status):
     """Pool bytes by tier."""
     generations: Annotated[tuple[HeldGeneration, ...], OwnedListMap(64, key="generation")] = ()
     """Generations it has loaded."""
-    namespaces: Annotated[tuple[HeldNamespace, ...], OwnedListMap(2048, key="uid")] = ()
+    held: Count = 0
     """Namespaces whose data it may hold."""
+    namespaces: Annotated[tuple[HeldNamespace, ...], OwnedListMap(SHOWN_NAMESPACES, key="uid")] = ()
+    """The first of them, those that are not warm before the others."""
+    records: Annotated[str, Field(max_length=1 << 20)] = ""
+    """What the operator must not forget of the member, as JSON: who may hold a lease on what, and which counters the
+    member has acknowledged. One text, because an API server checks every field of every object on each write.
+    """
     summary: CacheNodeSummary = CacheNodeSummary()
     """Texts for kubectl's columns."""
 

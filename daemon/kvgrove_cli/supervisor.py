@@ -46,6 +46,7 @@ from kvgrove_operator.member_events import (
 from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.mint import SYSTEM_MINT
 from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, plan
+from kvgrove_operator.plan_post import PlanPost
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.rollout.facts import RolloutState
 from kvgrove_protocol.control import BodyRequest, Goodbye, Hello, NodeReport, ToPlanner
@@ -95,6 +96,7 @@ class Supervisor:
         self._unsourced: dict[str, str] = {}
         self._observed = Observed()
         self._planned: Planned | None = None
+        self._post = PlanPost()
         self._turn = asyncio.Lock()
         self._unwritable = ""
 
@@ -205,8 +207,7 @@ class Supervisor:
 
     async def _send_plan(self, effect: SendPlan) -> None:
         if self._planned is not None:
-            message = self._planned.for_member(effect.role, nodes=effect.nodes, revision=effect.revision)
-            await self._socket.send(effect.peer, message)
+            await self._socket.send_encoded(effect.peer, self._post.letter(self._planned, effect))
 
     # -- planning ------------------------------------------------------------------------------------------------------
 

@@ -38,11 +38,11 @@ class LinkCounters:
 
 class Connection:
     """A dialled socket. Ends by raising LinkLost with one of the codes ``disconnected``, ``silent``, ``no_welcome``,
-    ``version_mismatch``, ``hello_first``, ``not_leading``, ``wrong_role``, ``refused`` (for any other cause),
-    ``fetch_timeout``, ``keys_refused`` (by either side), ``closing``; or by raising Superseded.
+    ``version_mismatch``, ``hello_first``, ``report_lost``, ``not_leading``, ``wrong_role``, ``refused`` (for any other
+    cause), ``fetch_timeout``, ``keys_refused`` (by either side), ``closing``; or by raising Superseded.
     """
 
-    KNOWN_REFUSALS = frozenset({"version_mismatch", "hello_first", "not_leading", "wrong_role"})
+    KNOWN_REFUSALS = frozenset({"version_mismatch", "hello_first", "report_lost", "not_leading", "wrong_role"})
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ It must not know what plans and reports mean: the callbacks do.
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from inspect import isawaitable
@@ -15,6 +16,7 @@ from random import Random
 from typing import TypeVar
 
 import zmq.asyncio
+from msgspec.structs import replace
 
 from kvgrove_link.bodies import MAX_DIGESTS, accept
 from kvgrove_link.clock import boottime
@@ -23,7 +25,17 @@ from kvgrove_link.errors import FetchTimeout, LinkLost, Superseded
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.pacing import SILENT_INTERVALS, Pacing
-from kvgrove_protocol.control import Bodies, BodyRequest, Hello, LeaseGrant, NodePlan, NodeReport, Revision
+from kvgrove_protocol.changes import KEPT_PLANS, plan_with, report_since
+from kvgrove_protocol.control import (
+    Bodies,
+    BodyRequest,
+    Hello,
+    LeaseGrant,
+    NodePlan,
+    NodeReport,
+    PlanChanges,
+    Revision,
+)
 from kvgrove_protocol.errors import KvgroveError
 
 log = logging.getLogger(__name__)
@@ -71,6 +83,8 @@ class MemberLink:
         self._min_report_interval = min_report_interval
         self._pacing = pacing if pacing is not None else Pacing()
         self._plan: NodePlan | None = None
+        self._known: OrderedDict[Revision, NodePlan] = OrderedDict()
+        self._plan_wanted = False
         self._settled = NO_REVISION
         self._term = 0
         self._report_id = 0
@@ -201,17 +215,29 @@ class MemberLink:
             match message:
                 case NodePlan():
                     self._take_plan(message)
+                case PlanChanges():
+                    self._take_changes(message)
                 case LeaseGrant():
                     self._take_grant(message)
                 case Bodies() if self._reply is not None and not self._reply.done():
                     self._reply.set_result(message)
+
+    def _take_changes(self, changes: PlanChanges) -> None:
+        base = self._known.get(changes.base)
+        if base is not None:
+            self._take_plan(plan_with(base, changes))
+        else:
+            self._plan_wanted = True
+            self._report_wanted.set()
 
     def _take_plan(self, plan: NodePlan) -> None:
         if plan.revision < self.revision or plan.revision.term < self._term:
             self.counters.stale_plans += 1
         elif plan.revision != self._settled:  # the same one again: only where it could not be applied
             self._term = plan.revision.term
-            self._plan = plan
+            self._plan = self._known[plan.revision] = plan
+            while len(self._known) > KEPT_PLANS:
+                self._known.popitem(last=False)
             self._plan_arrived.set()
 
     def _take_grant(self, grant: LeaseGrant) -> None:
@@ -241,12 +267,17 @@ class MemberLink:
 
     async def _report_for_ever(self, connection: Connection) -> None:
         await self._connected.wait()
+        before: NodeReport | None = None
         while True:
             self._report_wanted.clear()
             self._report_id += 1
             # Noted first: a deadline that counts from before the sending errs on the safe side.
             self._leases.sent(self._report_id, self._clock())
-            await connection.send(self._report(self._report_id))
+            report = self._report(self._report_id)
+            sent = report if before is None else report_since(before, report)
+            wanted, self._plan_wanted = self._plan_wanted, False
+            await connection.send(replace(sent, plan_wanted=True) if wanted else sent)
+            before = report
             self.counters.reports += 1
             await asyncio.sleep(self._min_report_interval)
             # Spread, so that members started together do not report together for ever.

@@ -1,8 +1,9 @@
 """Messages between members (daemons, gateways) and whoever plans for them: the operator, or ``kvgrove up``.
 
-Members dial (DEALER -> ROUTER): ``Hello``, then whole plans come down and reports go up. Plans are levels, not deltas:
-applying one twice changes nothing, a lower revision is ignored (DESIGN section 7). A plan is applied namespace by
-namespace, and carries digests of bodies; the bodies themselves are asked for over the same link and kept in memory.
+Members dial (DEALER -> ROUTER): ``Hello``, then plans come down and reports go up. Both are levels: applying a plan
+twice changes nothing, a lower revision is ignored (DESIGN section 7). Only what changed since an earlier one may be
+sent; `changes` makes the whole of it. A plan is applied namespace by namespace, and carries digests of bodies; the
+bodies themselves are asked for over the same link and kept in memory.
 """
 
 import msgspec
@@ -242,6 +243,20 @@ class NodePlan(_Message, frozen=True, kw_only=True, tag="node_plan"):
     nodes: list[NodeEndpoint] = []
 
 
+class PlanChanges(_Message, frozen=True, kw_only=True, tag="plan_changes"):
+    """What makes a plan of the plan ``base``; None: as there."""
+
+    revision: Revision
+    base: Revision
+    models: list[ModelPlan] | None = None
+    namespaces: list[NamespacePlan] = []
+    """Those that are new or differ."""
+    gone: list[str] = []
+    """UIDs of those that are not planned any more."""
+    erase_uids: list[str] | None = None
+    nodes: list[NodeEndpoint] | None = None
+
+
 # -- member -> planner -------------------------------------------------------------------------------------------------
 
 
@@ -333,6 +348,13 @@ class NodeReport(_Message, frozen=True, kw_only=True, tag="node_report"):
     models: list[ModelReport] = []
     namespaces: list[NamespaceReport] = []
     receipts: list[Receipt] = []
+    base: int = 0
+    """Id of the report sent before on this connection, where ``namespaces`` are only those that differ from it or are
+    new; 0: they are all."""
+    gone: list[str] = []
+    """UIDs of those of ``base`` that are not reported any more."""
+    plan_wanted: bool = False
+    """Changes came whose base this member lacks: it is to be sent the whole plan."""
 
 
 class BodyRequest(_Message, frozen=True, kw_only=True, tag="body_request"):
@@ -371,7 +393,7 @@ class Bodies(_Message, frozen=True, kw_only=True, tag="bodies"):
 
 
 ToPlanner = Hello | NodeReport | BodyRequest | Goodbye
-ToMember = Welcome | Refused | NodePlan | LeaseGrant | Bodies
+ToMember = Welcome | Refused | NodePlan | PlanChanges | LeaseGrant | Bodies
 
 TO_PLANNER: Codec[ToPlanner] = Codec(ToPlanner)
 TO_MEMBER: Codec[ToMember] = Codec(ToMember)

@@ -36,3 +36,14 @@ class Fence(msgspec.Struct, frozen=True, array_like=True):
     def covers(self, other: "Fence") -> bool:
         """Whether a member that applied ``self`` has applied ``other`` too."""
         return other.purge <= self.purge and other.documents <= self.documents and other.access <= self.access
+
+
+def highest(one: Fence | None, other: Fence) -> Fence:
+    """The highest of each counter."""
+    if one is None or other.covers(one):
+        return other
+    return Fence(
+        purge=max(one.purge, other.purge),
+        documents=max(one.documents, other.documents),
+        access=max(one.access, other.access),
+    )

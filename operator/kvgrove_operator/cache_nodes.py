@@ -8,33 +8,32 @@ tells people something new.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
 from typing import Any
 
 from kvgrove_crds.base import API_VERSION
 from kvgrove_crds.cache_node import (
+    SHOWN_NAMESPACES,
     CacheNode,
     CacheNodeStatus,
     CacheNodeSummary,
-    HeldBoot,
     HeldGeneration,
     HeldNamespace,
     PlanRevision,
 )
 from kvgrove_crds.conditions import CACHE_NODE_CONDITIONS, Condition
 from kvgrove_crds.reasons import ConditionReason
+from kvgrove_operator import member_records
 from kvgrove_operator.conditions import Judgement, conditions
 from kvgrove_operator.member_events import MemberRecord
+from kvgrove_operator.member_records import MemberRecords
 from kvgrove_operator.members import MemberView
 from kvgrove_protocol.control import DAEMON, GATEWAY, ModelPlan, NamespaceReport, Revision
-from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.fence import Fence, highest
 from kvgrove_protocol.identity import short
 
 _KINDS = {DAEMON: "Daemon", GATEWAY: "Gateway"}
 _MESSAGE = 512
-MAX_BOOTS = 16
-"""Recorded one by one of each namespace."""
-EARLIER_BOOTS = "earlier"
-"""In place of a boot's id: all boots that are over, as one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def spec_of(member: str, role: str) -> dict[str, Any]:
 
 def compose(
     view: MemberView | None,
-    records: Sequence[MemberRecord],
+    leases: Sequence[MemberRecord],
     before: CacheNodeStatus | None,
     around: Fleetwide,
 ) -> CacheNodeStatus:
@@ -71,10 +70,14 @@ def compose(
     if view is not None and view.report is not None:
         reports = {report.uid: report for report in view.report.namespaces}
     generations = _generations(view, around) if view is not None else before.generations
-    namespaces = _namespaces(records, reports, before, around, view.hello.boot if view is not None else "")
+    earlier = member_records.loaded(before.records)
+    fences = {uid: highest(earlier.fence(uid), report.fence) for uid, report in reports.items()}
+    fences = {uid: holding.fence for uid, holding in earlier.held.items()} | fences
+    kept = member_records.records_of(leases, fences, view.hello.boot if view is not None else "")
     loaded = sum(each.state == "Ready" for each in generations)
-    warm = sum(each.ready for each in namespaces), sum(each.wanted for each in namespaces)
-    heard = around.now.replace(second=0, microsecond=0) if view is not None else before.last_report_time
+    heard = [reports[uid] for uid in kept.held if uid in reports]
+    warm = sum(each.warm_ready for each in heard), sum(each.warm_wanted for each in heard)
+    moment = around.now.replace(second=0, microsecond=0) if view is not None else before.last_report_time
     return CacheNodeStatus(
         observed_generation=1,
         phase=phase,
@@ -83,9 +86,11 @@ def compose(
         boot_id=view.hello.boot if view is not None else before.boot_id,
         capabilities=tuple(sorted(set(view.hello.capabilities))) if view is not None else before.capabilities,
         applied=PlanRevision(term=view.applied.term, n=view.applied.n) if view is not None else before.applied,
-        last_report_time=heard,
+        last_report_time=moment,
         generations=generations,
-        namespaces=namespaces,
+        held=len(kept.held),
+        namespaces=_shown(kept, reports, around.names),
+        records=member_records.dumped(kept),
         summary=CacheNodeSummary(generations=f"{loaded}/{len(generations)}", warm=f"{warm[0]}/{warm[1]}"),
     )
 
@@ -97,29 +102,22 @@ def tells_more(new: CacheNodeStatus, old: CacheNodeStatus | None) -> bool:
     return _plain(new) != _plain(old)
 
 
-def records_of(node: CacheNode) -> list[MemberRecord]:
-    """What the object says for the ledger."""
-    role = DAEMON if node.spec.member == "Daemon" else GATEWAY
-    held = node.status.namespaces if node.status is not None else ()
-    return [
-        MemberRecord(uid=each.uid, member=node.name, boot=boot.boot_id, role=role, seconds=boot.lease_seconds)
-        for each in held
-        for boot in each.boots
-    ]
+def leases_of(node: CacheNode) -> list[MemberRecord]:
+    """What the object says for the ledger. Raises ValueError where its records are not the operator's."""
+    return _records(node).leases(node.name, DAEMON if node.spec.member == "Daemon" else GATEWAY)
 
 
 def fences_of(nodes: Iterable[CacheNode]) -> dict[str, Fence]:
     """Namespace UID -> the highest counters that any member is on record to have acknowledged."""
     found: dict[str, Fence] = {}
     for node in nodes:
-        for each in node.status.namespaces if node.status is not None else ():
-            before = found.get(each.uid, Fence(purge=0, documents=0, access=0))
-            found[each.uid] = Fence(
-                purge=max(before.purge, each.purge_counter),
-                documents=max(before.documents, each.document_revision),
-                access=max(before.access, each.access_revision),
-            )
+        for uid, holding in _records(node).held.items():
+            found[uid] = highest(found.get(uid), holding.fence)
     return found
+
+
+def _records(node: CacheNode) -> MemberRecords:
+    return member_records.loaded(node.status.records if node.status is not None else "")
 
 
 def _judge(view: MemberView | None, around: Fleetwide) -> tuple[Judgement, Any]:
@@ -150,51 +148,27 @@ def _generations(view: MemberView, around: Fleetwide) -> tuple[HeldGeneration, .
     return tuple(found[key] for key in sorted(found))
 
 
-def _namespaces(
-    records: Sequence[MemberRecord],
-    reports: Mapping[str, NamespaceReport],
-    before: CacheNodeStatus,
-    around: Fleetwide,
-    living: str,
+def _shown(
+    records: MemberRecords, reports: Mapping[str, NamespaceReport], names: Mapping[str, str]
 ) -> tuple[HeldNamespace, ...]:
-    boots: dict[str, list[MemberRecord]] = {}
-    for record in records:
-        boots.setdefault(record.uid, []).append(record)
-    known = {each.uid: each for each in before.namespaces}
-    held: list[HeldNamespace] = []
-    for uid in sorted(boots):
-        old, report = known.get(uid), reports.get(uid)
-        name = around.names.get(uid) or (f"{old.namespace}/{old.name}" if old is not None else "unknown/unknown")
-        kube_namespace, _, own_name = name.partition("/")
-        fence = report.fence if report is not None else Fence(purge=0, documents=0, access=0)
-        held.append(  # a thousand of these for each of a hundred members: of facts that were checked where they came in
-            HeldNamespace.model_construct(
-                uid=uid,
-                namespace=kube_namespace,
-                name=own_name,
-                boots=_boots(boots[uid], living),
-                purge_counter=max(fence.purge, old.purge_counter if old is not None else 0),
-                document_revision=max(fence.documents, old.document_revision if old is not None else 0),
-                access_revision=max(fence.access, old.access_revision if old is not None else 0),
-                bytes=report.bytes if report is not None else 0,
-                ready=report.warm_ready if report is not None else 0,
-                wanted=report.warm_wanted if report is not None else 0,
-            )
+    """Those that are not warm come first."""
+    known = [(uid, names[uid], reports.get(uid)) for uid in records.held if uid in names]
+    ranked = nsmallest(SHOWN_NAMESPACES, known, key=lambda each: (_warm(each[2]), each[1]))
+    return tuple(
+        HeldNamespace(
+            uid=uid,
+            namespace=name.partition("/")[0],
+            name=name.partition("/")[2],
+            bytes=report.bytes if report is not None else 0,
+            ready=report.warm_ready if report is not None else 0,
+            wanted=report.warm_wanted if report is not None else 0,
         )
-    return tuple(held)
+        for uid, name, report in ranked
+    )
 
 
-def _boots(records: Sequence[MemberRecord], living: str) -> tuple[HeldBoot, ...]:
-    """Of a member that restarts again and again only the longest lease of its earlier boots is kept: who waits for that
-    waits long enough for each of them.
-    """
-    if len(records) > MAX_BOOTS:
-        longest = max(record.seconds for record in records if record.boot != living)
-        now_living = [record for record in records if record.boot == living]
-        kept = [(record.boot, record.seconds) for record in now_living] + [(EARLIER_BOOTS, longest)]
-    else:
-        kept = [(record.boot, record.seconds) for record in records]
-    return tuple(HeldBoot.model_construct(boot_id=boot, lease_seconds=seconds) for boot, seconds in kept)
+def _warm(report: NamespaceReport | None) -> bool:
+    return report is not None and report.warm_ready >= report.warm_wanted
 
 
 def dumped(status: CacheNodeStatus | None) -> bytes:
@@ -209,12 +183,9 @@ def loaded(content: bytes) -> CacheNodeStatus:
 
 def _plain(status: CacheNodeStatus) -> dict[str, Any]:
     """Without what changes all the time and surprises nobody."""
-    said = status.model_dump(exclude={"last_report_time", "applied", "namespaces"})
+    volatile = dict.fromkeys(("last_report_time", "applied", "conditions"), True)
+    said = status.model_dump(exclude={**volatile, "namespaces": {"__all__": {"bytes"}}})
     said["term"] = status.applied.term if status.applied is not None else 0
-    said["namespaces"] = [
-        tuple(getattr(each, name) for name in HeldNamespace.model_fields if name != "bytes")
-        for each in status.namespaces
-    ]
     said["conditions"] = [_verdict(condition) for condition in status.conditions]
     return said
 

@@ -44,16 +44,15 @@ from kvgrove_operator.node_book import NodeBook
 from kvgrove_operator.notices import Notices
 from kvgrove_operator.observed import Observer
 from kvgrove_operator.plan import Desired, Mint, Observed, plan
+from kvgrove_operator.plan_post import PlanPost
 from kvgrove_operator.records import Records, fleetwide
 from kvgrove_operator.store import Store
 from kvgrove_protocol.control import (
-    TO_MEMBER,
     BodyRequest,
     Goodbye,
     Hello,
     LeaseGrant,
     NodeReport,
-    Revision,
     ToPlanner,
 )
 from kvgrove_protocol.fence import Fence
@@ -103,7 +102,7 @@ class Fleet(FleetFacts):
         self._clock, self._wall_clock, self._mint = clock, wall_clock, mint
         self._until = float("-inf")
         self._observed = Observed()
-        self._encoded: dict[str, tuple[Revision, bytes]] = {}
+        self._post = PlanPost()
         self._observer, self._news = Observer(), asyncio.Event()
         self._present: Collection[str] = ()
         self._turn = asyncio.Lock()
@@ -192,7 +191,7 @@ class Fleet(FleetFacts):
                 self._news.set()
             case NodeReport():
                 await self._step(ReportReceived(now, peer, message))
-                self._reported(peer, message)
+                self._reported(peer, message.report_id)
             case Goodbye():
                 gone = self._ledger.view_of(peer)
                 await self._step(GoodbyeReceived(now, peer))
@@ -203,11 +202,11 @@ class Fleet(FleetFacts):
                 if self._ledger.view_of(peer) is not None and self._planned is not None:
                     await self._socket.send(peer, answer(message, self._planned.bodies))
 
-    def _reported(self, peer: bytes, report: NodeReport) -> None:
+    def _reported(self, peer: bytes, report_id: int) -> None:
         view = self._ledger.view_of(peer)
-        if view is None or view.report is not report:
+        if view is None or view.report is None or view.report.report_id != report_id:
             return
-        keys = self._notices.report(view.hello.member, report, self._state, self._desired)
+        keys = self._notices.report(view.hello.member, view.report, self._state, self._desired)
         for key in keys:
             self._changed(key, delay=self._patience() if key.kind is Kind.NODE else 0.0)
         if keys:
@@ -243,14 +242,8 @@ class Fleet(FleetFacts):
             await self._socket.send(peer, grant)
 
     async def _send_plan(self, effect: SendPlan) -> None:
-        """All members of one role get the same under one revision, so that it is encoded once."""
-        if self._planned is None:
-            return
-        known = self._encoded.get(effect.role)
-        if known is None or known[0] != effect.revision:
-            message = self._planned.for_member(effect.role, nodes=effect.nodes, revision=effect.revision)
-            known = self._encoded[effect.role] = effect.revision, TO_MEMBER.encode(message)
-        await self._socket.send_encoded(effect.peer, known[1])
+        if self._planned is not None:
+            await self._socket.send_encoded(effect.peer, self._post.letter(self._planned, effect))
 
     async def _durable(self, write: Callable[[], Awaitable[None]]) -> None:
         """Waits for an API server that is away: what rests on the fact is not sent before it is durable.

@@ -9,7 +9,7 @@ from kvgrove_operator.member_events import MemberRecord
 from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_state import PlanState
 from kvgrove_protocol.errors import Terminal
-from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.fence import Fence, highest
 
 
 class Outdated(Terminal):
@@ -30,7 +30,7 @@ class Memory:
     nodes: tuple[CacheNode, ...]
 
     def records(self) -> list[MemberRecord]:
-        return [record for node in self.nodes for record in cache_nodes.records_of(node)]
+        return [record for node in self.nodes for record in cache_nodes.leases_of(node)]
 
     def term(self) -> int:
         """The latest that any member is on record to have followed: a leader's own is above it."""
@@ -57,15 +57,5 @@ def with_fences(observed: Observed, *recorded: Mapping[str, Fence]) -> Observed:
     fences = dict(observed.fences_seen)
     for each in recorded:
         for uid, fence in each.items():
-            fences[uid] = _highest(fences.get(uid), fence)
+            fences[uid] = highest(fences.get(uid), fence)
     return replace(observed, fences_seen=fences)
-
-
-def _highest(one: Fence | None, other: Fence) -> Fence:
-    if one is None:
-        return other
-    return Fence(
-        purge=max(one.purge, other.purge),
-        documents=max(one.documents, other.documents),
-        access=max(one.access, other.access),
-    )

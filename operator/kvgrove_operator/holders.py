@@ -20,7 +20,7 @@ from kvgrove_operator.standing import Change, Standing
 from kvgrove_operator.verification import genuine
 from kvgrove_protocol.control import Hello, NodeReport, Revision
 from kvgrove_protocol.errors import Malformed
-from kvgrove_protocol.receipts import EraseOutcome
+from kvgrove_protocol.receipts import EraseOutcome, Receipt
 
 MAX_FINAL_PROOFS = 1_024
 """Of namespaces that are erased; the oldest goes first."""
@@ -58,13 +58,15 @@ class Holders:
                 raise Malformed(f"namespaces[{uid}].fence", "is older than the one issued before: fences never fall")
         for uid, issued in planned.items():
             namespace = self._namespaces.setdefault(uid, HeldNamespace())
+            if issued == namespace.issued:
+                continue
             if namespace.issued is None or issued.fence != namespace.issued.fence:
-                self._renew(namespace, revision)
+                self._renew(uid, namespace, revision, now)
             namespace.issued = issued
             namespace.evidence.issue(issued.erasures, issued.seal, namespace.holders)
         for uid, namespace in self._namespaces.items():
             if uid not in planned and (namespace.issued is not None or namespace.since is None):
-                self._renew(namespace, revision)
+                self._renew(uid, namespace, revision, now)
                 namespace.issued = None
                 namespace.evidence.issue([WHOLE], b"", namespace.holders)
         self.settle(now)
@@ -77,45 +79,52 @@ class Holders:
         """
         boot = (hello.member, hello.boot)
         enforced = {namespace.uid: namespace.fence for namespace in report.namespaces}
-        receipts = [receipt for receipt in report.receipts if genuine(receipt, hello)]
-        erased = {each.uid for each in receipts if each.erasure == WHOLE and each.outcome is EraseOutcome.PROVEN}
+        receipts: dict[str, list[Receipt]] = {}
+        for receipt in report.receipts:
+            if genuine(receipt, hello):
+                receipts.setdefault(receipt.uid, []).append(receipt)
         confirmed: list[str] = []
         for uid, namespace in self._namespaces.items():
-            if of_it := [receipt for receipt in receipts if receipt.uid == uid]:
+            of_it = receipts.get(uid, ())
+            if of_it:
                 namespace.evidence.take(boot, hello.role, of_it, hello.public_key)
             if namespace.since is None or report.applied < namespace.since:
                 continue
             if namespace.issued is not None:
-                fence = enforced.get(uid)
-                if fence is None or not fence.covers(namespace.issued.fence):
+                fence, newest = enforced.get(uid), namespace.issued.fence
+                if fence != newest and (fence is None or not fence.covers(newest)):
                     continue
                 confirmed.append(uid)
-            elif uid in enforced or uid not in erased:
+            elif uid in enforced or not any(_all_of_it(receipt) for receipt in of_it):
                 continue
-            if (holder := namespace.holders.get(boot)) is not None:
+            holder = namespace.holders.get(boot)
+            if holder is not None and holder.standing is not Standing.CONFIRMED:
                 namespace.move(holder, Change.ACKED)
         self._forget_erased()
         return confirmed
 
-    def grant(self, uid: str, member: str, boot: str, role: str, now: float) -> float:
-        """Record a lease on ``uid``, whose newest fence the member has just confirmed; its seconds."""
-        namespace = self._namespaces[uid]
-        if namespace.issued is None:
-            raise Malformed(uid, "is not planned: nothing may be granted on it")
-        seconds = namespace.issued.lease_seconds
-        ends = now + seconds * (1 + CLOCK_MARGIN)
-        holder = namespace.holders.get((member, boot))
-        if holder is None:
-            self._enter(uid, namespace, Holder(member, boot, role, seconds, ends, Standing.CONFIRMED))
-            self._dirty.add(member)
-            return seconds
-        if seconds > holder.seconds or (seconds < holder.seconds and ends >= holder.deadline):
-            holder.seconds = seconds
-            self._dirty.add(member)
-        holder.deadline = max(holder.deadline, ends)
-        known = self._members[member]
-        known.settled_until = min(known.settled_until, ends)  # it may have held no lease for a while
-        return seconds
+    def grant(self, uids: Iterable[str], hello: Hello, now: float) -> dict[str, float]:
+        """Record leases on ``uids``, whose newest fences the member has just confirmed; the seconds of each."""
+        boot, granted, first = (hello.member, hello.boot), {}, inf
+        for uid in uids:
+            namespace = self._namespaces[uid]
+            if namespace.issued is None:
+                raise Malformed(uid, "is not planned: nothing may be granted on it")
+            granted[uid] = seconds = namespace.issued.lease_seconds
+            ends = now + seconds * (1 + CLOCK_MARGIN)
+            holder = namespace.holders.get(boot)
+            if holder is None:
+                self._enter(uid, namespace, Holder(*boot, hello.role, seconds, ends, Standing.CONFIRMED))
+                self._dirty.add(hello.member)
+                continue
+            if seconds > holder.seconds or (seconds < holder.seconds and ends >= holder.deadline):
+                holder.seconds = seconds
+                self._dirty.add(hello.member)
+            holder.deadline = max(holder.deadline, ends)
+            first = min(first, ends)
+        if (known := self._members.get(hello.member)) is not None:
+            known.settled_until = min(known.settled_until, first)  # it may have held no lease for a while
+        return granted
 
     def supersede(self, member: str, boot: str) -> None:
         """``boot`` is the living one of ``member``; the leases of others run out, they may still be running."""
@@ -139,10 +148,8 @@ class Holders:
             for uid, holder in self._of(member):
                 if now < holder.deadline:
                     earliest = min(earliest, holder.deadline)
-                elif holder.over:
-                    self._drop(uid, holder)
                 else:
-                    self._namespaces[uid].move(holder, Change.RAN_OUT)
+                    self._end(uid, holder)
             if (known := self._members.get(member)) is not None:
                 known.settled_until = earliest
         self._forget_erased()
@@ -201,11 +208,19 @@ class Holders:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _renew(self, namespace: HeldNamespace, revision: Revision) -> None:
+    def _renew(self, uid: str, namespace: HeldNamespace, revision: Revision, now: float) -> None:
         namespace.since, namespace.gone = revision, 0
-        for holder in namespace.holders.values():
+        for holder in [*namespace.holders.values()]:
             namespace.move(holder, Change.ISSUED)
-            self._members[holder.member].settled_until = -inf  # its lease may have run out under the fence before
+            if now >= holder.deadline:  # it ran out under the fence before, and `settle` has passed it
+                self._end(uid, holder)
+
+    def _end(self, uid: str, holder: Holder) -> None:
+        """Its last lease has run out."""
+        if holder.over:
+            self._drop(uid, holder)
+        else:
+            self._namespaces[uid].move(holder, Change.RAN_OUT)
 
     def _of(self, member: str) -> Iterator[tuple[str, Holder]]:
         """(UID, holder) of all that the member holds. Safe against removal while it is walked."""
@@ -255,3 +270,7 @@ class Holders:
             self._final[uid] = namespace.evidence.proofs().get(WHOLE, Proof())
         while len(self._final) > MAX_FINAL_PROOFS:
             self._final.popitem(last=False)
+
+
+def _all_of_it(receipt: Receipt) -> bool:
+    return receipt.erasure == WHOLE and receipt.outcome is EraseOutcome.PROVEN

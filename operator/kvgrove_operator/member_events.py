@@ -138,6 +138,9 @@ class SendPlan:
     peer: bytes
     role: str
     revision: Revision
+    base: Revision
+    """The plan that the member has, to be sent the changes since; one that was never issued: the whole is to be sent.
+    """
     nodes: tuple[NodeEndpoint, ...]
     """The daemons that gateways may reach now."""
 

@@ -48,6 +48,7 @@ from kvgrove_operator.member_events import (
 )
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.standing import Standing
+from kvgrove_protocol.changes import report_with
 from kvgrove_protocol.control import (
     DAEMON,
     Hello,
@@ -58,6 +59,7 @@ from kvgrove_protocol.control import (
     Refused,
     Revision,
 )
+from kvgrove_protocol.errors import Malformed
 
 __all__ = ["Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
 
@@ -67,7 +69,9 @@ REMEMBERED_BOOTS = 16
 SILENT_SECONDS = 15.0
 """A member not heard for this long is taken off the list; what it holds stays on record."""
 RESEND_SECONDS = 5.0
-"""A member that still reports an older plan after this long is sent the newest again."""
+"""A member that still reports an older plan after this long is sent the newest again, as a whole."""
+NO_REVISION = Revision(term=0, n=0)
+"""Before every plan that is issued."""
 
 
 @dataclass
@@ -78,6 +82,7 @@ class MemberView:
     hello: Hello
     heard: float
     report: NodeReport | None = None
+    """As a whole, whatever part of it was sent."""
     sent: Revision | None = None
     sent_at: float = -inf
     _index: tuple[NodeReport, dict[str, NamespaceReport]] | None = None
@@ -93,7 +98,7 @@ class MemberView:
     @property
     def applied(self) -> Revision:
         """The plan it says it has applied."""
-        return self.report.applied if self.report is not None else Revision(term=0, n=0)
+        return self.report.applied if self.report is not None else NO_REVISION
 
 
 class MemberLedger:
@@ -216,23 +221,28 @@ class MemberLedger:
         return self._follow_nodes(now) or self._send_plan(view, now)
 
     def _report(self, event: ReportReceived) -> list[Effect]:
-        report, now = event.report, event.now
+        now = event.now
         view = self._members.get(self._names.get(event.peer, ""))
         if view is None:
             return [_refuse(event.peer, "hello_first", "this connection is not known: dial anew")]
+        try:
+            report = report_with(view.report, event.report)
+        except Malformed:
+            return [_refuse(event.peer, "report_lost", "a report is missing before this one: dial anew")]
         newly_outranked = report.applied.term > self._revision.term and not self._outranked
         self._outranked = self._outranked or newly_outranked
         if not self._leads(now):
             refusal = _refuse(event.peer, "not_leading", "another planner leads: dial anew")
             return [Outranked(report.applied.term), refusal] if newly_outranked else [refusal]
         view.heard, view.report = now, report
-        who = view.hello.member, view.hello.boot, view.hello.role
         confirmed = self._holders.acknowledge(view.hello, report)
-        seconds = {uid: self._holders.grant(uid, *who, now) for uid in confirmed}
+        seconds = self._holders.grant(confirmed, view.hello, now)
         grant = LeaseGrant(report_id=report.report_id, revision=self._revision, seconds=seconds)
         effects: list[Effect] = [Send(event.peer, grant)]
-        if report.applied < self._revision and (view.sent != self._revision or now - view.sent_at >= RESEND_SECONDS):
-            effects += self._send_plan(view, now)
+        if report.applied < self._revision:
+            again = report.plan_wanted or now - view.sent_at >= RESEND_SECONDS
+            if again or view.sent != self._revision:
+                effects += self._send_plan(view, now, whole=again)
         return effects
 
     def _goodbye(self, peer: bytes, now: float) -> list[Effect]:
@@ -288,11 +298,12 @@ class MemberLedger:
     def _send_to_all(self, now: float) -> list[Effect]:
         return [effect for view in self.members for effect in self._send_plan(view, now)]
 
-    def _send_plan(self, view: MemberView, now: float) -> list[Effect]:
+    def _send_plan(self, view: MemberView, now: float, *, whole: bool = False) -> list[Effect]:
         if self._revision.n == 0 or not self._leads(now):
             return []
         view.sent, view.sent_at = self._revision, now
-        return [SendPlan(view.peer, view.hello.role, self._revision, self._nodes)]
+        base = NO_REVISION if whole else view.applied
+        return [SendPlan(view.peer, view.hello.role, self._revision, base, self._nodes)]
 
     def _remove(self, view: MemberView, *, over: bool) -> None:
         del self._members[view.hello.member]

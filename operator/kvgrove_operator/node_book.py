@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from kvgrove_crds.base import API_VERSION
 from kvgrove_crds.cache_node import CacheNode, CacheNodeStatus
 from kvgrove_operator import paths
-from kvgrove_operator.cache_nodes import dumped, loaded, spec_of
+from kvgrove_operator.cache_nodes import dumped, leases_of, loaded, spec_of
 from kvgrove_operator.kube import Conflict, Kube, NotFound, Object
 from kvgrove_operator.store import StoreTaken
 from kvgrove_protocol.errors import Terminal
@@ -51,7 +51,8 @@ class NodeBook:
         for found in await self._kube.list(paths.CACHE_NODES):
             try:
                 node = _parsed(found)
-            except ValidationError:
+                leases_of(node)
+            except (ValidationError, ValueError):
                 raise NodeBookDamaged(
                     f"CacheNode {found['metadata']['name']}: its content is not the operator's; apply the CRDs of this "
                     "release, or restore the object from a backup"

@@ -10,7 +10,7 @@ from kvgrove_operator.coming import ComingWarmth
 from kvgrove_operator.members import MemberView
 from kvgrove_operator.plan_state import Proof
 from kvgrove_protocol.control import DAEMON, GenerationReport, Hello, ModelReport, NodeReport
-from kvgrove_protocol.fence import Fence
+from kvgrove_protocol.fence import Fence, highest
 
 READY = "ready"
 
@@ -80,7 +80,7 @@ class Observer:
         for view in members:
             member, known = view.hello.member, before.get(view.hello.member)
             if known is None or known.hello is not view.hello or known.report is not view.report:
-                known = self._take(view)
+                known = self._take(view, known)
             self._read[member] = known
             for uid, warmth in known.coming.items():
                 coming.setdefault(uid, {})[member] = warmth
@@ -95,16 +95,22 @@ class Observer:
         fences = dict(self._fences)
         return Observed(frozenset(daemons), models, fences, coming, beside, frozenset(erased), proofs or {})
 
-    def _take(self, view: MemberView) -> _Read:
+    def _take(self, view: MemberView, before: _Read | None) -> _Read:
         hello, fences = view.hello, self._fences
+        namespaces = view.report.namespaces if view.report is not None else []
         coming: dict[str, ComingWarmth] = {}
         beside: dict[str, Beside] = {}
-        for uid, counter in hello.epochs_seen.items():
-            fences[uid] = _higher(fences.get(uid), Fence(counter, 0, 0))
-        for namespace in view.report.namespaces if view.report is not None else ():
-            known = fences.get(namespace.uid)
-            if known is None or not known.covers(namespace.fence):
-                fences[namespace.uid] = _higher(known, namespace.fence)
+        taken: set[int] = set()
+        if before is not None and before.hello is hello:  # parts of a report that did not change are the same objects
+            taken = {id(each) for each in before.report.namespaces} if before.report is not None else set()
+        else:
+            for uid, counter in hello.epochs_seen.items():
+                fences[uid] = highest(fences.get(uid), Fence(counter, 0, 0))
+        for namespace in namespaces:
+            if id(namespace) not in taken:
+                known = fences.get(namespace.uid)
+                if known is None or not known.covers(namespace.fence):
+                    fences[namespace.uid] = highest(known, namespace.fence)
             if namespace.coming:
                 warmth = ComingWarmth(frozenset(namespace.coming), namespace.coming_ready, namespace.coming_wanted)
                 coming[namespace.uid] = warmth
@@ -112,13 +118,3 @@ class Observer:
                 source = f"{hello.member}/{hello.boot}"
                 beside[namespace.uid] = Beside(hello.role, source, namespace.fence, namespace.generations)
         return _Read(hello, view.report, coming, beside)
-
-
-def _higher(one: Fence | None, other: Fence) -> Fence:
-    if one is None:
-        return other
-    return Fence(
-        purge=max(one.purge, other.purge),
-        documents=max(one.documents, other.documents),
-        access=max(one.access, other.access),
-    )

@@ -105,16 +105,13 @@ CACHE_NODE: dict[str, Any] = {
             "message": "loaded",
         }
     ],
+    "held": 1,
+    "records": '{"boots":["b00t"],"held":{"8f14e45f-ceea-467f-a8f6-000000000002":[[[0,30.0]],[7,9,5]]}}',
     "namespaces": [
         {
             "uid": "8f14e45f-ceea-467f-a8f6-000000000002",
             "namespace": "shop",
             "name": "support-bot",
-            "boots": [{"bootId": "b00t", "leaseSeconds": 30.0}],
-            "purgeCounter": 7,
-            "documentRevision": 9,
-            "accessRevision": 5,
-            "eraseRevision": 1,
             "bytes": 4096,
             "ready": 120,
             "wanted": 128,

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 from planning_rig import Planning, model, namespace, ready
 
-from kvgrove_crds.cache_node import CacheNode
+from kvgrove_crds.cache_node import SHOWN_NAMESPACES, CacheNode
 from kvgrove_operator import cache_nodes
-from kvgrove_operator.cache_nodes import EARLIER_BOOTS, MAX_BOOTS, Fleetwide
+from kvgrove_operator.cache_nodes import Fleetwide
 from kvgrove_operator.durable_state import StateDamaged, secret_of, secrets_of, state_of
 from kvgrove_operator.member_events import MemberRecord
-from kvgrove_protocol.control import Revision
+from kvgrove_operator.member_records import EARLIER_BOOTS, MAX_BOOTS
+from kvgrove_operator.members import MemberView
+from kvgrove_protocol.control import DAEMON, Hello, NamespaceReport, NodeReport, Revision
+from kvgrove_protocol.fence import Fence
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 AROUND = Fleetwide(names={"uid-a": "team/a"}, models={}, revision=Revision(term=1, n=1), now=NOW)
@@ -60,6 +63,16 @@ def records(count: int, uid: str = "uid-a") -> list[MemberRecord]:
     ]
 
 
+def member_with(fences: dict[str, Fence], cold: str = "") -> MemberView:
+    """A connected member; each namespace wants one block."""
+    namespaces = [
+        NamespaceReport(uid=uid, fence=fence, purge_counter=fence.purge, warm_ready=int(uid != cold), warm_wanted=1)
+        for uid, fence in fences.items()
+    ]
+    report = NodeReport(report_id=1, applied=AROUND.revision, namespaces=namespaces)
+    return MemberView(b"peer", Hello(member="node-a", role=DAEMON, boot="boot-0"), 0.0, report)
+
+
 def node_with(held: list[MemberRecord]) -> CacheNode:
     status = cache_nodes.compose(None, held, None, AROUND)
     body = cache_nodes.spec_of("node-a", "daemon") | {"status": status.model_dump(mode="json", by_alias=True)}
@@ -67,19 +80,53 @@ def node_with(held: list[MemberRecord]) -> CacheNode:
 
 
 def test_i3_records_of_members_read_back_as_they_were() -> None:
-    assert cache_nodes.records_of(node_with(records(3))) == records(3)
+    assert cache_nodes.leases_of(node_with(records(3))) == records(3)
 
 
 def test_i11_of_a_member_that_restarts_again_and_again_the_longest_lease_is_kept() -> None:
-    (kept,) = cache_nodes.records_of(node_with(records(MAX_BOOTS + 5)))
+    (kept,) = cache_nodes.leases_of(node_with(records(MAX_BOOTS + 5)))
     assert (kept.boot, kept.seconds) == (EARLIER_BOOTS, 10.0 + MAX_BOOTS + 4)
 
 
 def test_a_record_outlives_the_connection_and_the_name() -> None:
     before = cache_nodes.compose(None, records(1), None, AROUND)
+    assert [(each.namespace, each.name) for each in before.namespaces] == [("team", "a")]
     later = Fleetwide(names={}, models={}, revision=AROUND.revision, now=NOW)
-    (held,) = cache_nodes.compose(None, records(1), before, later).namespaces
-    assert (held.namespace, held.name) == ("team", "a")
+    after = cache_nodes.compose(None, records(1), before, later)
+    assert (after.records, after.held, after.namespaces) == (before.records, 1, ())
+
+
+def test_i3_counters_on_record_never_fall() -> None:
+    leases = [*records(1, "uid-a"), *records(1, "uid-b")]
+    high, low = {"uid-a": Fence(3, 1, 1)}, {"uid-a": Fence(1, 2, 1), "uid-b": Fence(1, 1, 1)}
+    before = cache_nodes.compose(member_with(high), leases, None, AROUND)
+    after = cache_nodes.compose(member_with(low), leases, before, AROUND)
+    unheard = cache_nodes.compose(None, leases, after, AROUND)
+    for status in (after, unheard):
+        body = cache_nodes.spec_of("node-a", "daemon") | {"status": status.model_dump(mode="json", by_alias=True)}
+        node = CacheNode.model_validate(body, by_alias=True, by_name=False)
+        assert cache_nodes.fences_of([node]) == {"uid-a": Fence(3, 2, 1), "uid-b": Fence(1, 1, 1)}
+
+
+def test_of_many_namespaces_those_that_are_not_warm_are_shown() -> None:
+    names = {f"uid-{number:03}": f"team/bot-{number:03}" for number in range(200)}
+    around = Fleetwide(names=names, models={}, revision=AROUND.revision, now=NOW)
+    leases = [each for uid in names for each in records(1, uid)]
+    view = member_with(dict.fromkeys(names, Fence(1, 1, 1)), cold="uid-150")
+    status = cache_nodes.compose(view, leases, None, around)
+    assert status.held == 200
+    assert [each.name for each in status.namespaces][:2] == ["bot-150", "bot-000"]
+    assert len(status.namespaces) == SHOWN_NAMESPACES
+    assert status.summary.warm == "199/200"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"boots":[],"held":{"u":[[[0,1.0]],[1,1,1]]}}', '{"boots":[],"more":1}'])
+def test_records_that_are_not_the_operators_are_told_from_none(text: str) -> None:
+    node = node_with(records(1))
+    assert node.status is not None
+    node = node.model_copy(update={"status": node.status.model_copy(update={"records": text})})
+    with pytest.raises(ValueError, match=r"."):
+        cache_nodes.leases_of(node)
 
 
 def test_time_alone_is_not_worth_a_write() -> None:

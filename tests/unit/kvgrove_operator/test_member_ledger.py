@@ -23,7 +23,7 @@ from kvgrove_operator.member_events import (
     SendPlan,
     Tick,
 )
-from kvgrove_operator.members import RESEND_SECONDS, SILENT_SECONDS, Invalidation, MemberLedger
+from kvgrove_operator.members import NO_REVISION, RESEND_SECONDS, SILENT_SECONDS, Invalidation, MemberLedger
 from kvgrove_protocol.control import (
     DAEMON,
     GATEWAY,
@@ -127,6 +127,57 @@ def story() -> Story:
     story.join()
     assert story.report() == {"u1": LEASE}
     return story
+
+
+# -- plans and reports as changes --------------------------------------------------------------------------------------
+
+
+def test_a_member_is_sent_what_changed_since_the_plan_it_has_applied(story: Story) -> None:
+    had = story.ledger.revision
+    story.issue(F2)
+    (sent,) = story.plans
+    assert (sent.base, sent.revision) == (had, story.ledger.revision)
+
+
+def test_a_member_that_has_applied_nothing_is_sent_the_whole_plan() -> None:
+    story = Story()
+    story.issue()
+    story.join()
+    (sent,) = story.plans
+    assert sent.base == NO_REVISION
+
+
+def test_a_member_that_lacks_the_base_is_sent_the_whole_plan(story: Story) -> None:
+    had = story.ledger.revision
+    story.issue(F2)
+    wanting = NodeReport(report_id=7, applied=had, plan_wanted=True)
+    story.step(ReportReceived(story.now, b"node-0/a", wanting))
+    (sent,) = story.plans
+    assert (sent.base, sent.revision) == (NO_REVISION, story.ledger.revision)
+
+
+def test_what_a_report_leaves_out_as_unchanged_is_granted_as_before(story: Story) -> None:
+    same = NodeReport(report_id=8, applied=story.ledger.revision, base=story.reports)
+    story.step(ReportReceived(story.now, b"node-0/a", same))
+    (grant,) = [effect.message for effect in story.effects if isinstance(effect, Send)]
+    assert isinstance(grant, LeaseGrant)
+    assert grant.seconds == {"u1": LEASE}
+
+
+def test_what_a_report_says_is_gone_is_not_granted(story: Story) -> None:
+    gone = NodeReport(report_id=8, applied=story.ledger.revision, base=story.reports, gone=["u1"])
+    story.step(ReportReceived(story.now, b"node-0/a", gone))
+    (grant,) = [effect.message for effect in story.effects if isinstance(effect, Send)]
+    assert isinstance(grant, LeaseGrant)
+    assert grant.seconds == {}
+
+
+def test_a_report_after_one_that_is_missing_proves_nothing(story: Story) -> None:
+    story.issue(F2)
+    late = NodeReport(report_id=9, applied=story.ledger.revision, base=story.reports + 1)
+    story.step(ReportReceived(story.now, b"node-0/a", late))
+    assert story.refusal == "report_lost"
+    assert story.counts == (0, 0, 0, 1)
 
 
 # -- grants ------------------------------------------------------------------------------------------------------------

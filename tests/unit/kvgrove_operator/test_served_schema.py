@@ -41,7 +41,7 @@ def test_definitions_of_this_release_and_of_later_ones_are_enough() -> None:
     ("kind", "path", "missing"),
     [
         ("PromptCacheNamespace", ("spec", "access", "tenants"), "PromptCacheNamespace.spec.access.tenants"),
-        ("CacheNode", ("status", "namespaces", "boots"), "CacheNode.status.namespaces[].boots"),
+        ("CacheNode", ("status", "namespaces", "ready"), "CacheNode.status.namespaces[].ready"),
         ("ModelVersion", ("status",), "ModelVersion.status"),
     ],
 )
