@@ -63,7 +63,7 @@ class Declarations:
 
     async def namespace(self, key: Key) -> None:
         path = paths.namespace(key.name)
-        held = await self._kube.get(path)
+        held = await self._objects.read(path)
         if held is None:
             self.statuses.pop(key.name, None)
             return
@@ -144,7 +144,7 @@ class Declarations:
 
     async def model(self, key: Key) -> None:
         path = paths.model(key.name)
-        held = await self._kube.get(path)
+        held = await self._objects.read(path)
         if held is None:
             return
         before = _status(held, ModelVersionStatus)

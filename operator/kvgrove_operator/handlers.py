@@ -13,6 +13,7 @@ import kopf
 from kvgrove_crds.base import GROUP, VERSION
 from kvgrove_operator.declared import Reader
 from kvgrove_operator.keys import MEMBERS, PLAN, WORKLOADS, Key, Kind
+from kvgrove_operator.objects import Objects
 
 Body = Any
 
@@ -50,7 +51,7 @@ class Changes:
         return news
 
 
-def registry_of(add: Callable[[Key], None], reader: Reader) -> kopf.OperatorRegistry:
+def registry_of(add: Callable[[Key], None], reader: Reader, objects: Objects) -> kopf.OperatorRegistry:
     """The handlers, for `kopf.operator`."""
     registry = kopf.OperatorRegistry()
     changes = Changes()
@@ -61,13 +62,15 @@ def registry_of(add: Callable[[Key], None], reader: Reader) -> kopf.OperatorRegi
 
     @kopf.on.event(GROUP, VERSION, "promptcachenamespaces", registry=registry)
     async def namespace(type: str | None, body: Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        add(Key(Kind.NAMESPACE, f"{body['metadata']['namespace']}/{body['metadata']['name']}"))
+        if objects.heard(body):
+            add(Key(Kind.NAMESPACE, f"{body['metadata']['namespace']}/{body['metadata']['name']}"))
         if changes.of_declared(type, body):
             add(PLAN)
 
     @kopf.on.event(GROUP, VERSION, "modelversions", registry=registry)
     async def model(type: str | None, body: Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        add(Key(Kind.MODEL, body["metadata"]["name"]))
+        if objects.heard(body):
+            add(Key(Kind.MODEL, body["metadata"]["name"]))
         if changes.of_declared(type, body):
             add(PLAN)
 

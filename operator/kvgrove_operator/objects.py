@@ -1,4 +1,8 @@
-"""What the operator writes on the objects that people made: status, finalizer, Events. Nothing else of them is ours."""
+"""What the operator writes on the objects that people made: status, finalizer, Events. Nothing else of them is ours.
+
+What our own last write answered is the object as it is until a watch tells of another one, so it need not be read again
+before the next write. A watch that missed something is made up for by `forget`.
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -22,13 +26,32 @@ _EVENTFUL: Final = {
 }
 """Conditions that people wait for -> what they are before anything has happened: to begin so is no transition."""
 _NOTE = 1024
+_KEPT: Final = ("name", "namespace", "uid", "generation", "resourceVersion", "finalizers")
 
 
 class Objects:
     def __init__(self, kube: Kube, identity: str) -> None:
         self._kube, self._identity = kube, identity
+        self._ours: dict[str, Object] = {}
         self.status_writes = 0
         """Only rises."""
+
+    async def read(self, path: str) -> Object | None:
+        """The object, perhaps without its spec; None: it is gone."""
+        return self._ours.get(path) or await self._kube.get(path)
+
+    def heard(self, held: Object) -> bool:
+        """A watch tells of an object: whether somebody else has written it."""
+        path = path_of(held)
+        known = self._ours.get(path)
+        if known is not None and known["metadata"]["resourceVersion"] == held["metadata"]["resourceVersion"]:
+            return False
+        self._ours.pop(path, None)
+        return True
+
+    def forget(self) -> None:
+        """Read everything anew: an event may have been missed."""
+        self._ours.clear()
 
     async def write_status(
         self,
@@ -53,7 +76,8 @@ class Objects:
             "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
         passing(FaultPoint.STATUS_TO_WRITE)
-        await self._kube.apply(f"{path}/status", body)
+        self._ours.pop(path, None)  # should this fail, what is there is not known
+        self._wrote(path, await self._kube.apply(f"{path}/status", body))
         passing(FaultPoint.STATUS_WRITTEN)
         self.status_writes += 1
         known = {condition.type: condition.status for condition in before}
@@ -66,13 +90,22 @@ class Objects:
 
     async def add_finalizer(self, path: str, held: Object) -> None:
         finalizers = held["metadata"].get("finalizers", [])
-        await self._kube.set_finalizers(path, held, [*finalizers, FINALIZER])
+        self._wrote(path, await self._kube.set_finalizers(path, held, [*finalizers, FINALIZER]))
 
     async def remove_finalizer(self, path: str, held: Object) -> None:
         """Raises `Conflict` if the object is newer than ``held``."""
+        self._ours.pop(path, None)
         finalizers = held["metadata"].get("finalizers", [])
         if FINALIZER in finalizers:
             await self._kube.set_finalizers(path, held, [each for each in finalizers if each != FINALIZER])
+
+    def _wrote(self, path: str, answer: Object | None) -> None:
+        if answer is None or is_deleting(answer):  # how one is erased depends on its spec
+            self._ours.pop(path, None)
+        else:
+            metadata = {key: answer["metadata"][key] for key in _KEPT if key in answer["metadata"]}
+            kept: Object = {key: answer[key] for key in ("apiVersion", "kind", "status") if key in answer}
+            self._ours[path] = kept | {"metadata": metadata}
 
     async def _event(self, held: Object, condition: Condition) -> None:
         metadata = held["metadata"]

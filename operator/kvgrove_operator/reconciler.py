@@ -77,6 +77,7 @@ class Reconciler:
     def everything(self) -> Iterator[Key]:
         """All keys there are, for a look at each whatever was heard."""
         self._reader.forget()
+        self._objects.forget()
         yield from (PLAN, WORKLOADS, ALERTS, MEMBERS)
         yield from self.statuses()
         yield from (Key(Kind.NODE, member) for member in self._fleet.recorded_members())

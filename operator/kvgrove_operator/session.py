@@ -110,7 +110,7 @@ class Session:
                     *([group.create_task(self._keys.keep())] if self._keys is not None else []),
                     group.create_task(workers.run(Work(reconciler.reconcile, reconciler.everything, troubled))),
                 ]
-                await self._watch(workers, reader, stop)
+                await self._watch(workers, reader, objects, stop)
                 for part in parts:
                     part.cancel()
         finally:
@@ -129,9 +129,9 @@ class Session:
             await asyncio.sleep(_BIND_SECONDS)
         raise Unusable(f"--listen {address}: another process has this address; choose another, or end it")
 
-    async def _watch(self, workers: Workers, reader: Reader, stop: asyncio.Event) -> None:
+    async def _watch(self, workers: Workers, reader: Reader, objects: Objects, stop: asyncio.Event) -> None:
         await kopf.operator(
-            registry=registry_of(workers.add, reader),
+            registry=registry_of(workers.add, reader, objects),
             settings=kopf_settings(),
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,
