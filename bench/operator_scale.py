@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -139,6 +140,7 @@ def main() -> int:
     parser.add_argument("--idle", type=float, default=60.0, metavar="SECONDS")
     found = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # who ends this early ends what it started
     figures = measure(Size(found.namespaces, found.models, found.nodes), found.purges, found.idle)
     if found.json:
         print(json.dumps(figures))

@@ -45,9 +45,7 @@ class Duration(str):
 
     @property
     def seconds(self) -> float:
-        parsed = _parse(self)
-        assert parsed is not None, "the constructor refused every other text"  # noqa: S101
-        return float(parsed / 1000)
+        return _seconds(self)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -107,6 +105,13 @@ def _parse(text: str) -> Fraction | None:
         return None
     total = sum((Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)), Fraction(0))
     return total if total <= _LIMIT else None
+
+
+@lru_cache(maxsize=1024)
+def _seconds(text: str) -> float:
+    milliseconds = _parse(text)
+    assert milliseconds is not None, "the constructor refused every other text"  # noqa: S101
+    return float(milliseconds / 1000)
 
 
 _IS_DURATION = f"self.matches('{_PATTERN}')"

@@ -7,6 +7,7 @@ when a namespace comes back before its erasure was complete.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kvgrove_crds.namespace import PromptCacheNamespaceSpec
 from kvgrove_operator.plan_state import Mint, NamespaceState
@@ -42,17 +43,23 @@ def purge(
 
 def access(spec: PromptCacheNamespaceSpec, before: NamespaceState | None, seen: Fence) -> Access:
     """The access revision in force after ``before``; it rises with every change of who may use or share what."""
-    wanted = digest(
-        "access",
-        {
-            "tenants": sorted(spec.access.tenants) if spec.access.tenants is not None else None,
-            "scopes": sorted(spec.access.scopes),
-            "policy_version": spec.access.policy_version,
-            "isolation": spec.isolation,
-        },
-    )
+    who = spec.access
+    wanted = _digest(who.tenants, who.scopes, who.policy_version, spec.isolation)
     if before is None:
         return Access(seen.access + 1, wanted)
     if wanted == before.access and seen.access <= before.access_revision:
         return Access(before.access_revision, wanted)
     return Access(max(before.access_revision, seen.access) + 1, wanted)
+
+
+@lru_cache(maxsize=4096)  # every namespace is planned again and again, and seldom another way
+def _digest(tenants: tuple[str, ...] | None, scopes: tuple[str, ...], policy_version: int, isolation: str) -> bytes:
+    return digest(
+        "access",
+        {
+            "tenants": sorted(tenants) if tenants is not None else None,
+            "scopes": sorted(scopes),
+            "policy_version": policy_version,
+            "isolation": isolation,
+        },
+    )

@@ -1,8 +1,8 @@
 """The operator's end of the fleet link: the shell around planning and around the ledger of members.
 
 One event at a time, the effects of each carried out in order, and every fact durable before anyone is told what rests
-on it. It decides nothing itself, and knows nothing of how objects are watched or statuses written. Whoever needs to
-look at an object again because of what happened here is told its key.
+on it; one planning at a time, beside the events. It decides nothing itself, and knows nothing of how objects are
+watched or statuses written. Whoever needs to look at an object again because of what happened here is told its key.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Fleet(FleetFacts):
         self._post = PlanPost()
         self._observer, self._news = Observer(), asyncio.Event()
         self._present: Collection[str] = ()
-        self._turn = asyncio.Lock()
+        self._turn, self._planning = asyncio.Lock(), asyncio.Lock()
 
     @property
     def address(self) -> str:
@@ -134,10 +134,9 @@ class Fleet(FleetFacts):
         ``present``: UIDs of all namespaces that have an object, also those that are being deleted: what is on record of
         them stays until the object has told people how its erasure ended.
         """
-        async with self._turn:
-            self._desired, self._seen, self._present = desired, seen, frozenset(present)
-            self._resources = {each.metadata.uid or "": each for each in desired.namespaces}
-            await self._plan(self._observe())
+        async with self._planning:
+            self._seen, self._present = seen, frozenset(present)
+            await self._plan(desired, self._observe())
 
     async def member_gone(self, member: str) -> None:
         """What the member ran on is not there any more."""
@@ -175,7 +174,7 @@ class Fleet(FleetFacts):
             await self._news.wait()
             self._news.clear()
             began = self._clock()
-            async with self._turn:
+            async with self._planning:
                 await self._replan()
             await asyncio.sleep((self._clock() - began) * (1 / _PLANNING_SHARE - 1))
 
@@ -268,24 +267,27 @@ class Fleet(FleetFacts):
             return
         observed, due = self._observe(), self._planned.due
         if observed != self._observed or (due is not None and due <= self._wall_clock()):
-            await self._plan(observed)
+            await self._plan(self._desired, observed)
 
-    async def _plan(self, observed: Observed) -> None:
+    async def _plan(self, desired: Desired, observed: Observed) -> None:
+        """The fleet goes on under the plan before, and gets its grants, while what is next becomes durable."""
         before, self._observed = self._planned, observed
         kept = before.bodies if before is not None else {}
-        planned = plan(self._desired, self._state, observed, mint=self._mint, now=self._wall_clock(), kept=kept)
+        planned = plan(desired, self._state, observed, mint=self._mint, now=self._wall_clock(), kept=kept)
         if planned.state != self._state:
             passing(FaultPoint.STATE_TO_SAVE)
             await self._durable(lambda: self._store.save(planned.state))
             self._state = planned.state
             passing(FaultPoint.STATE_SAVED)
-        self._planned = planned
-        self._plans = {each.uid: each for each in planned.namespaces}
-        if before is None or not planned.same_plan(before):
-            self.counters.plans += 1
-            await self._step(PlanIssued(self._clock(), planned.issued()))
-            passing(FaultPoint.PLAN_SENT)
-        self._tell(notices.plan(before, planned, self._desired))
+        async with self._turn:
+            self._desired, self._planned = desired, planned
+            self._resources = {each.metadata.uid or "": each for each in desired.namespaces}
+            self._plans = {each.uid: each for each in planned.namespaces}
+            if before is None or not planned.same_plan(before):
+                self.counters.plans += 1
+                await self._step(PlanIssued(self._clock(), planned.issued()))
+                passing(FaultPoint.PLAN_SENT)
+        self._tell(notices.plan(before, planned, desired))
 
     def _observe(self) -> Observed:
         erased = [uid for uid in self._state.removed if uid not in self._present and self._ledger.erased(uid)]

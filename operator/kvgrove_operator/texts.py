@@ -32,6 +32,8 @@ def named_by_model(model: ModelVersion, own_namespace: str) -> set[Name]:
 
 def filled(resource: PromptCacheNamespace, data: Data) -> PromptCacheNamespace:
     """``resource`` with texts in place of references, as far as they are there."""
+    if not named_by(resource):
+        return resource
     prefixes = tuple(_prefix(each, resource.namespace, data) for each in resource.spec.prefixes)
     documents = tuple(_document(each, resource.namespace, data) for each in resource.spec.documents)
     spec = resource.spec.model_copy(update={"prefixes": prefixes, "documents": documents})
