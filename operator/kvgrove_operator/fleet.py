@@ -105,6 +105,7 @@ class Fleet(FleetFacts):
         self._post = PlanPost()
         self._observer, self._news = Observer(), asyncio.Event()
         self._present: Collection[str] = ()
+        self._moved = False
         self._turn, self._planning = asyncio.Lock(), asyncio.Lock()
 
     @property
@@ -164,6 +165,9 @@ class Fleet(FleetFacts):
                 for member in before - {view.hello.member for view in self._ledger.members}:
                     self._tell_of(member)
                 self._tell(self._notices.invalidations(self._ledger, self._state))
+                if self._moved:  # a hundred members that come at once are one look at everything
+                    self._moved = False
+                    self._tell(notices.everything(self._state, self._desired))
             self._news.set()
 
     async def keep_planning(self) -> None:
@@ -310,7 +314,8 @@ class Fleet(FleetFacts):
             self._changed(key, delay=delay if key.kind is Kind.NAMESPACE else 0.0)
 
     def _tell_of(self, member: str) -> None:
-        self._tell(self._notices.member(member, self._state, self._desired))
+        self._moved = True
+        self._tell(self._notices.member(member))
 
     # -- CacheNodes ----------------------------------------------------------------------------------------------------
 

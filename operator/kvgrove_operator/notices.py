@@ -31,13 +31,12 @@ class Notices:
         self._said: dict[str, _Said] = {}
         self._invalidations: dict[str, Invalidation | None] = {}
 
-    def member(self, member: str, state: PlanState, desired: Desired) -> Iterator[Key]:
-        """It came or went: whatever is planned for it looks different."""
+    def member(self, member: str) -> Iterator[Key]:
+        """It came or went: whatever is planned for it looks different too, and is `everything`."""
         self._said.pop(member, None)
         yield Key(Kind.NODE, member)
         yield MEMBERS
         yield WORKLOADS
-        yield from everything(state, desired)
 
     def report(self, member: str, report: NodeReport, state: PlanState, desired: Desired) -> list[Key]:
         """Empty where the report says nothing new: then there is nothing to plan either."""

@@ -97,8 +97,26 @@ class LightDaemon:
             report_id=report_id,
             applied=plan.revision,
             models=models,
-            namespaces=[_report(namespace, generations) for namespace in plan.namespaces],
+            namespaces=[self.namespace_report(namespace, generations) for namespace in plan.namespaces],
             receipts=self.receipts,
+        )
+
+    def namespace_report(self, namespace: NamespacePlan, generations: dict[str, bytes]) -> NamespaceReport:
+        """``generations``: of the models that are named."""
+        blocks = len(namespace.warm)
+        beside = [namespace.model, *(each.model for each in namespace.generations)] if namespace.generations else []
+        named = [generations[name] for name in beside if name in generations]
+        return NamespaceReport(
+            uid=namespace.uid,
+            fence=namespace.fence,
+            purge_counter=namespace.purge.counter,
+            warm_ready=blocks,
+            warm_wanted=blocks,
+            coming=[document.epoch for document in namespace.coming],
+            generations=[
+                GenerationReport(generation=each, warm_ready=blocks, warm_wanted=blocks, warm_resolved=True)
+                for each in named
+            ],
         )
 
     def tell(self) -> None:
@@ -139,25 +157,6 @@ class LightDaemon:
         draft = self.state / f"{name}.new"
         draft.write_text(json.dumps(content))
         draft.replace(self.state / name)
-
-
-def _report(namespace: NamespacePlan, generations: dict[str, bytes]) -> NamespaceReport:
-    """``generations``: of the models that are named."""
-    blocks = len(namespace.warm)
-    beside = [namespace.model, *(each.model for each in namespace.generations)] if namespace.generations else []
-    return NamespaceReport(
-        uid=namespace.uid,
-        fence=namespace.fence,
-        purge_counter=namespace.purge.counter,
-        warm_ready=blocks,
-        warm_wanted=blocks,
-        coming=[document.epoch for document in namespace.coming],
-        generations=[
-            GenerationReport(generation=generations[name], warm_ready=blocks, warm_wanted=blocks, warm_resolved=True)
-            for name in beside
-            if name in generations
-        ],
-    )
 
 
 async def serve(daemon: LightDaemon, control: str, keys: LinkKeys | None) -> None:

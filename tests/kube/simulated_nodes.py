@@ -16,7 +16,7 @@ from light_daemon import LightDaemon
 
 from kvgrove_link.link_keys import DirectoryKeys, LinkKeys
 from kvgrove_link.member import MemberLink
-from kvgrove_protocol.control import DAEMON, NodePlan, NodeReport
+from kvgrove_protocol.control import DAEMON, NamespacePlan, NamespaceReport, NodePlan, NodeReport
 
 
 class SimulatedNode(LightDaemon):
@@ -25,6 +25,14 @@ class SimulatedNode(LightDaemon):
     def __init__(self, member: str, folder: Path) -> None:
         super().__init__(member, "tcp://127.0.0.1:1", folder / member, "")
         self._report: NodeReport | None = None
+        self._said: dict[str, tuple[NamespacePlan, NamespaceReport]] = {}
+
+    def namespace_report(self, namespace: NamespacePlan, generations: dict[str, bytes]) -> NamespaceReport:
+        """What a plan does not change is the same object in the next one."""
+        known = self._said.get(namespace.uid)
+        if known is None or known[0] is not namespace or namespace.generations:
+            known = self._said[namespace.uid] = namespace, super().namespace_report(namespace, generations)
+        return known[1]
 
     def apply(self, plan: NodePlan) -> None:
         super().apply(plan)

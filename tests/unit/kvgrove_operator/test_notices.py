@@ -76,7 +76,8 @@ def test_a_plan_that_changes_nothing_concerns_nobody() -> None:
     assert set(notices.plan(None, first, desired)) == {WORKLOADS, A, M}
     again = planning(namespace("a"), observed=ready("m1"))
     assert not list(notices.plan(first, again, desired))
-    assert MEMBERS in set(Notices().member("node-0", again.state, desired))
+    assert MEMBERS in set(Notices().member("node-0"))
+    assert A in set(notices.everything(again.state, desired))
 
 
 def test_i3_counters_on_record_count_beside_those_that_members_report() -> None:
