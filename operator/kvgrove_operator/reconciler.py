@@ -15,7 +15,7 @@ from kvgrove_operator.declarations import Declarations
 from kvgrove_operator.declared import Declared, Reader
 from kvgrove_operator.fleet import Fleet
 from kvgrove_operator.keys import ALERTS, MEMBERS, PLAN, WORKLOADS, Key, Kind
-from kvgrove_operator.kube import Kube
+from kvgrove_operator.kube import Conflict, Kube
 from kvgrove_operator.objects import Objects, path_of
 from kvgrove_operator.placements import Placements
 from kvgrove_operator.settings import Settings
@@ -104,7 +104,8 @@ class Reconciler:
             *(self._objects.add_finalizer(path_of(held), held) for held in declared.unfinalized), return_exceptions=True
         )
         for problem in done:
-            if isinstance(problem, BaseException):
+            # One that somebody else changes at this moment is read anew below, and holds nobody up.
+            if isinstance(problem, BaseException) and not isinstance(problem, Conflict):
                 raise problem
         await self._fleet.apply(declared.desired, declared.seen, declared.present)
         before, self._declarations.declared = self._declarations.declared, declared

@@ -92,7 +92,7 @@ class Session:
             trouble=queue.trouble,
         )
 
-        def troubled(key: Key) -> None:
+        def turned(key: Key) -> None:
             for each in reconciler.statuses() if key in _SINGLES else ():
                 workers.add(each)
 
@@ -108,7 +108,7 @@ class Session:
                     group.create_task(fleet.keep_records()),
                     group.create_task(fleet.keep_planning()),
                     *([group.create_task(self._keys.keep())] if self._keys is not None else []),
-                    group.create_task(workers.run(Work(reconciler.reconcile, reconciler.everything, troubled))),
+                    group.create_task(workers.run(Work(reconciler.reconcile, reconciler.everything, turned))),
                 ]
                 await self._watch(workers, reader, objects, stop)
                 for part in parts:

@@ -43,8 +43,8 @@ class Work:
     """The work of a key."""
     everything: Callable[[], Iterable[Key]]
     """All keys there are."""
-    troubled: Callable[[Key], None]
-    """Is told of a key whose retries have reached their bound."""
+    turned: Callable[[Key], None]
+    """Is told of a key whose retries have reached their bound, and again when it gets done after all."""
 
 
 class Workers:
@@ -95,7 +95,10 @@ class Workers:
             self._fail(work, key, error)
         else:
             self.counters.done += 1
+            before = self._queue.trouble(key)
             self._queue.done(key, boottime())
+            if before is not None and before.exhausted:
+                work.turned(key)
             if key == PLAN:
                 self.planned_at = boottime()
             log.debug("%s: done", key)
@@ -110,7 +113,7 @@ class Workers:
         log.warning("%s: attempt %d: %s", key, trouble.attempts, reason)
         if trouble.exhausted:
             self.counters.exhausted += 1
-            work.troubled(key)
+            work.turned(key)
 
     async def _resync_for_ever(self, work: Work) -> None:
         while True:

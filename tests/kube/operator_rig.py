@@ -153,14 +153,14 @@ def copy_link_keys(plane: Plane, role: str, folder: Path) -> Path:
 
 
 @contextmanager
-def gateway(plane: Plane, folder: Path, control: int) -> Iterator[Gateway]:
+def gateway(plane: Plane, folder: Path, control: int, *, member: str = "gateway-0") -> Iterator[Gateway]:
     """A gateway that dials the operator at port ``control``, with the link keys that the operator made for it."""
     folder.mkdir(parents=True)
     links = copy_link_keys(plane, "gateway", folder / "link-keys")
     secret, keys, address = api_keys.new_secret(), folder / "keys.yaml", folder / "address"
     api_keys.create(keys, secret=secret, key_id="acme", tenant="acme")
     command = [
-        *(sys.executable, "-m", "kvgrove_gateway", "--member", "gateway-0", "--control", f"tcp://127.0.0.1:{control}"),
+        *(sys.executable, "-m", "kvgrove_gateway", "--member", member, "--control", f"tcp://127.0.0.1:{control}"),
         *("--link-keys", str(links), "--listen", "127.0.0.1:0", "--keys", str(keys), "--address-file", str(address)),
     ]
     with (folder / "log").open("ab") as log:

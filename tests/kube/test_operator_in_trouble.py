@@ -18,10 +18,12 @@ import httpx
 import pytest
 from conftest import CRDS
 from controlplane.plane import Plane
-from operator_rig import apply, condition, wait_for, wait_ready
+from operator_rig import OWN, apply, condition, wait_for, wait_ready
 from operator_world import MODEL, NODES, World, complete, uid_of, with_reason, world
 from ports import free_port
 from tcp_proxy import TcpProxy
+
+from kvgrove_operator.work_queue import Pace
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -259,6 +261,55 @@ def test_ops_08_five_thousand_documents_are_refused_with_their_bound_and_harm_no
     assert "must have at most" in refused.stderr
     assert here.is_gone("pcn", "huge")
     assert condition(here.plane, "pcn", "bot", "Ready")["status"] == "True"
+
+
+def test_ops_06_what_fails_is_retried_to_its_bound_then_said_and_heals_with_the_next_event(here: World) -> None:
+    plane = here.plane
+    rights = plane.get("role", "kvgrove-operator", "-n", OWN)["rules"]
+
+    def allow(rules: list[dict[str, Any]]) -> None:
+        patch = json.dumps([{"op": "replace", "path": "/rules", "value": rules}])
+        done = plane.kubectl("patch", "role", "kvgrove-operator", "-n", OWN, "--type=json", "-p", patch)
+        assert done.returncode == 0, done.stderr
+
+    def failed() -> int:
+        return int(_series(here, "kvgrove_operator_reconcile_failures_total"))
+
+    def exhausted() -> int:
+        return int(_series(here, "kvgrove_operator_reconcile_exhausted_total"))
+
+    def placed(model: str) -> bool:
+        sets = plane.get("daemonsets", "-n", OWN)["items"]
+        return any(owner["name"] == model for each in sets for owner in each["metadata"]["ownerReferences"])
+
+    def publish(model: str) -> int:
+        """A model whose DaemonSet the operator may not write; how many attempts had failed before."""
+        before = failed()
+        allow([rule for rule in rights if rule["resources"] != ["daemonsets"]])
+        apply(plane, "-f", "-", stdin=MODEL.format(name=model, models=here.folder / "models"))
+        return before
+
+    given_up = exhausted()
+    before = publish("m7")
+    wait_for(lambda: failed() >= before + 3, "three attempts that fail")
+    allow(rights)
+    wait_for(lambda: placed("m7"), "one that does not")
+    assert exhausted() == given_up, "nobody was told of a trouble that passed"
+
+    before = publish("m8")
+    stalled = wait_for(lambda: with_reason(plane, "mv", "m8", "Stalled", "RetriesExhausted"), "the end of its attempts")
+    assert "daemonsets" in stalled["message"]
+    assert (failed() - before, exhausted() - given_up) == (Pace().attempts, 1), "as often as it says, and no more"
+    assert condition(plane, "pcn", "bot", "Ready")["status"] == "True", "it is nobody else's trouble"
+    allow(rights)
+    assert not placed("m8"), "it has given up"
+    assert plane.kubectl("label", "node", "node-a", "kvgrove.test/event=any").returncode == 0
+    wait_for(lambda: placed("m8"), "the next event to be its next chance")
+    wait_for(lambda: condition(plane, "mv", "m8", "Stalled")["status"] == "False", "its status to say so")
+    assert exhausted() == given_up + 1
+    for model in ("m7", "m8"):
+        here.delete("mv", model)
+        wait_for(lambda model=model: here.is_gone("mv", model), f"the end of {model}")
 
 
 def test_definitions_older_than_the_operator_fail_closed_until_those_of_its_release_are_applied(here: World) -> None:
