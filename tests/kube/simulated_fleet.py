@@ -198,8 +198,12 @@ def node_objects(plane: Plane, folder: Path, size: Size) -> Iterator[None]:
         api.close()
 
 
+def namespace_of(team: str, name: str) -> str:
+    return f"{GROUP}/namespaces/{team}/promptcachenamespaces/{name}"
+
+
 def namespace_path(number: int, size: Size) -> str:
-    return f"{GROUP}/namespaces/team-{number % size.teams}/promptcachenamespaces/bot-{number:04}"
+    return namespace_of(f"team-{number % size.teams}", f"bot-{number:04}")
 
 
 def declare(api: Api, size: Size, models: Path) -> None:
