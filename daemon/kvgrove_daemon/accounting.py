@@ -19,7 +19,8 @@ from kvgrove_protocol.reasons import MissReason
 class Zone:
     """Tokens ``start`` to ``end`` of a prompt, and what they depend on."""
 
-    name: bytes
+    names: tuple[bytes, ...]
+    """By how much of it each can be known again, the shortest beginning first."""
     start: int
     end: int
     state: ZoneState
@@ -55,18 +56,34 @@ def zones(spans: Sequence[Span], tokens: bytes, realm: RealmInputs, caller_tag: 
     for span in spans:
         if span.start == span.end or span.kind is SpanKind.TEMPLATE:
             continue
-        if span.kind is SpanKind.PRIVATE:
-            # Everything from here on is the caller's; its beginning names it.
-            first = span.start // block_size * block_size * TOKEN_BYTES
-            opening = tokens[first : first + block_size * TOKEN_BYTES]
-            name = digest("zone/private", [uid, caller_tag, span.start, opening])
-            found.append(Zone(name, span.start, total, state()))
+        if span.kind is SpanKind.PRIVATE:  # everything from here on is the caller's
+            behind = digest("zone/behind", [uid, caller_tag, [name for zone in found for name in zone.names]])
+            said = b"".join(
+                tokens[each.start * TOKEN_BYTES : each.end * TOKEN_BYTES]
+                for each in spans
+                if each.kind is SpanKind.PRIVATE
+            )
+            names = _beginnings(behind, said, block_size * TOKEN_BYTES)
+            found.append(Zone(names, span.start, total, state()))
             break
         if span.document is not None:
             documents = (*documents, (span.document.id, span.document.epoch))
         name = digest("zone/shared", [uid, span.kind.value, span.document.id if span.document else span.name])
-        found.append(Zone(name, span.start, span.end, state()))
+        found.append(Zone((name,), span.start, span.end, state()))
     return found
+
+
+def _beginnings(behind: bytes, said: bytes, size: int) -> tuple[bytes, ...]:
+    """Names of the first 1, 2, 4, 8, ... blocks of what a caller said: a conversation is known again as it grows, and
+    told apart from others with its system prompt. A template's scaffolding is no part of them, nor where they begin:
+    both may change with it."""
+    names: list[bytes] = []
+    begin, end = 0, size
+    while end <= max(len(said), size):
+        behind = digest("zone/private", [behind, said[begin:end]])
+        names.append(behind)
+        begin, end = end, 2 * end
+    return tuple(names)
 
 
 def account(missed: Sequence[MissedRange]) -> dict[MissReason, int]:
@@ -120,7 +137,7 @@ def _zone_reason(zone_list: Sequence[Zone], start: int, end: int, history: Reuse
     for zone in zone_list:
         if zone.start >= end:
             break
-        reason = history.why_missed(zone.name, zone.state)
+        reason = history.why_missed(zone.names, zone.state)
         if reason is not MissReason.NEW and zone.end > start:
             return reason
     return reason

@@ -59,7 +59,7 @@ def remember(work: Work, history: ReuseHistory) -> None:
     if work.build.bypass is not None:
         return
     for zone in work.zones:
-        history.record(zone.name, zone.state)
+        history.record(zone.names, zone.state)
     said, stops = work.said, work.task.stop_token_ids
     if said and said[-1] in stops:
         said = said[:-1]

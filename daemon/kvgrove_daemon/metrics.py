@@ -159,6 +159,15 @@ class NodeMetrics:
             registry=self.registry,
         )
 
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Counters over closed lists are there from the start: one that first appears with a value has no rate."""
+        self.evicted_for_requests.labels(HOST)
+        for counter, values in ((self.removed_blocks, RemovalCause), (self.bypassed, BypassReason)):
+            for value in values:
+                counter.labels(value.value)
+
     def count_prompt(
         self, namespace: str, *, prompt: int, reused: Mapping[str, int], missed: Mapping[MissReason, int]
     ) -> None:
@@ -167,8 +176,8 @@ class NodeMetrics:
         for tier, count in reused.items():
             if count:
                 self.reused_tokens.labels(namespace, tier).inc(count)
-        for reason, count in missed.items():
-            self.missed_tokens.labels(namespace, reason.value).inc(count)
+        for reason in MissReason:  # also those that are 0, for the same reason
+            self.missed_tokens.labels(namespace, reason.value).inc(missed.get(reason, 0))
 
     def forget(self, namespaces: Iterable[str]) -> None:
         """Drop the series of namespaces that are gone."""

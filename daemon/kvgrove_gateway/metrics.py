@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from kvgrove_gateway.saving_metrics import SavingMetrics
 from kvgrove_protocol.data import Usage
+from kvgrove_protocol.reasons import MissReason
 
 NO_NAMESPACE = "-"
 """Label of requests that named none that exists for the caller."""
@@ -164,8 +165,9 @@ class Metrics:
         self.prompt_tokens.labels(namespace).inc(usage.prompt)
         self.completion_tokens.labels(namespace).inc(usage.completion)
         self.reused_tokens.labels(namespace, tier or "none").inc(usage.reused)
-        for reason, count in usage.missed.items():
-            self.missed_tokens.labels(namespace, reason.value).inc(count)
+        # Also those that are 0: a counter that first appears with a value has no rate, and what grew is not seen.
+        for reason in MissReason:
+            self.missed_tokens.labels(namespace, reason.value).inc(usage.missed.get(reason, 0))
 
     def forget(self, namespaces: Iterable[str]) -> None:
         """Drop the series of namespaces that are gone."""

@@ -23,6 +23,7 @@ from kvgrove_gateway.costs import Prices, Tokens, costs
 from kvgrove_protocol.control import ModelPlan, NamespacePlan, PrefixPlan, PricingPlan
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Purge
+from kvgrove_protocol.reasons import MissReason
 
 pytestmark = pytest.mark.e2e
 
@@ -168,9 +169,9 @@ def test_met_03_one_scrape_of_the_gateways_says_what_the_answers_said(asked: Ask
     for each in asked.usages:
         tiers[each["kvgrove"]["tier"]] += each["kvgrove"]["reused_tokens"]
     assert {tier: count for (tier,), count in by_tier.items() if count} == {k: v for k, v in tiers.items() if v}
-    assert {reason: count for (reason,), count in total(scraped, "kvgrove_missed_tokens_total").items()} == dict(
-        missed_tokens(asked)
-    )
+    by_reason = total(scraped, "kvgrove_missed_tokens_total")
+    assert {reason for (reason,) in by_reason} == {each.value for each in MissReason}, "also what is 0 has a series"
+    assert {reason: count for (reason,), count in by_reason.items() if count} == dict(missed_tokens(asked))
     assert sum(total(scraped, "kvgrove_completion_tokens_total").values()) == sum(
         each["usage"]["completion_tokens"] for each in asked.usages
     )
@@ -184,9 +185,9 @@ def test_met_03_the_nodes_count_the_same(asked: Asked) -> None:
     scraped = asked.nodes()
     assert sum(total(scraped, "kvgrove_node_prompt_tokens_total").values()) == prompt_tokens(asked)
     assert sum(total(scraped, "kvgrove_node_reused_tokens_total").values()) == reused_tokens(asked)
-    assert {reason: count for (reason,), count in total(scraped, "kvgrove_node_missed_tokens_total").items()} == dict(
-        missed_tokens(asked)
-    )
+    by_reason = total(scraped, "kvgrove_node_missed_tokens_total")
+    assert {reason for (reason,) in by_reason} == {each.value for each in MissReason}, "also what is 0 has a series"
+    assert {reason: count for (reason,), count in by_reason.items() if count} == dict(missed_tokens(asked))
     for histogram in ("queue", "prefill", "time_to_first_token"):
         assert sum(total(scraped, f"kvgrove_node_{histogram}_seconds_count").values()) == REQUESTS
     two = sum(each["usage"]["completion_tokens"] > 1 for each in asked.usages)

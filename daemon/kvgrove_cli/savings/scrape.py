@@ -75,7 +75,7 @@ def add_up(scrapes: Iterable[tuple[str, str]]) -> dict[str, Counted]:
 def _take(counted: Counted, namespace: str, name: str, labels: dict[str, str], value: float) -> None:
     if name in _COUNTED:
         counted.tokens[_COUNTED[name]] += int(value)
-    elif name == "kvgrove_missed_tokens_total":
+    elif name == "kvgrove_missed_tokens_total" and value:
         counted.missed[labels["reason"]] += int(value)
     elif name == "kvgrove_saved_prefill_seconds_total":
         counted.saved_seconds += value

@@ -48,7 +48,7 @@ def counts(history: ReuseHistory, zone_list: list[Zone], reused: int = 0, gone: 
 def remembering(zone_list: list[Zone]) -> ReuseHistory:
     history = ReuseHistory()
     for zone in zone_list:
-        history.record(zone.name, zone.state)
+        history.record(zone.names, zone.state)
     return history
 
 
@@ -82,6 +82,41 @@ def test_a_new_generation_and_a_purge_are_named() -> None:
     assert counts(history, zones_of(purged))[MissReason.PURGED] == 28
 
 
+def chat(*texts: range, generation: bytes = b"g", opening: int = 0) -> list[Zone]:
+    """Zones of a conversation of these messages (token ids), each behind two tokens of a template's scaffolding."""
+    spans, ids = [], [0] * opening
+    for text in texts:
+        spans.append(Span(SpanKind.TEMPLATE, len(ids), len(ids) + 2))
+        ids += [generation[0], generation[0]]
+        spans.append(Span(SpanKind.PRIVATE, len(ids), len(ids) + len(text)))
+        ids += text
+    realm = msgspec.structs.replace(REALM, generation=generation * 32)
+    return zones(spans, struct.pack(f"<{len(ids)}I", *ids), realm, b"alice", B)
+
+
+def reason_of(history: ReuseHistory, zone_list: list[Zone]) -> MissReason:
+    (zone,) = zone_list
+    return history.why_missed(zone.names, zone.state)
+
+
+def test_every_conversation_with_one_system_prompt_is_told_of_a_new_template() -> None:
+    system, one, other = range(1000, 1010), range(2000, 2030), range(3000, 3030)
+    history = remembering(chat(system, one) + chat(system, other))
+    changed = [chat(system, text, generation=b"h", opening=7) for text in (one, other)]
+    for zone_list in changed:  # the first of them is stored before the second is asked for
+        assert reason_of(history, zone_list) is MissReason.GENERATION_CHANGED
+        history.record(zone_list[0].names, zone_list[0].state)
+    assert reason_of(history, chat(system, range(4000, 4030), generation=b"h", opening=7)) is MissReason.NEW
+
+
+def test_a_conversation_is_known_again_as_it_grows_and_by_its_own_caller_alone() -> None:
+    history = remembering(chat(range(1000, 1010), range(2000, 2030)))
+    grown = chat(range(1000, 1010), range(2000, 2030), range(3000, 3080), generation=b"h")
+    assert reason_of(history, grown) is MissReason.GENERATION_CHANGED
+    assert reason_of(history, chat(range(1001, 1011), range(2000, 2030), generation=b"h")) is MissReason.NEW
+    assert len(grown[0].names) == 5  # of 1, 2, 4, 8 and 16 blocks
+
+
 def test_i2_isolated_another_callers_history_reads_new() -> None:
     history = remembering(zones_of(tag=b"alice"))
     purged = msgspec.structs.replace(REALM, purge=Purge(2, b"m"))
@@ -110,7 +145,7 @@ def test_i11_bounded_history_forgets_the_oldest_and_then_says_new() -> None:
     history = ReuseHistory(capacity=2)
     zone_list = zones_of()
     for zone in zone_list:
-        history.record(zone.name, zone.state)
+        history.record(zone.names, zone.state)
     assert len(history) == 2
     other = msgspec.structs.replace(REALM, purge=Purge(2, b"m"))
-    assert history.why_missed(zone_list[0].name, zones_of(other)[0].state) is MissReason.NEW
+    assert history.why_missed(zone_list[0].names, zones_of(other)[0].state) is MissReason.NEW

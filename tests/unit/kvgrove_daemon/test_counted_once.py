@@ -10,8 +10,10 @@ import pytest
 from runner_rig import BLOCK, Make, RunnerRig, rigs
 from shelf import Shelf
 
+from kvgrove_daemon.cache.history import RemovalCause
+from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_protocol.events import DISK, HOST
-from kvgrove_protocol.reasons import MissReason
+from kvgrove_protocol.reasons import BypassReason, MissReason
 
 PROMPT, REUSED, MISSED = (f"kvgrove_node_{what}_tokens_total" for what in ("prompt", "reused", "missed"))
 Figures = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -171,3 +173,15 @@ def test_met_04_five_idle_minutes_of_scrapes_move_nothing(make: Make) -> None:
         rig.turn()
         rig.store.relieve(256)
         assert counters(rig) == first
+
+
+def test_counters_over_closed_lists_are_there_before_anything_happened() -> None:
+    metrics = NodeMetrics()
+    shown = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+    }
+    assert {shown["kvgrove_node_removed_blocks_total", cause.value] for cause in RemovalCause} == {0}
+    assert {shown["kvgrove_node_stores_bypassed_total", reason.value] for reason in BypassReason} == {0}
+    assert shown["kvgrove_evictions_on_request_path_total", HOST] == 0
