@@ -7,10 +7,11 @@ none does not get into the reference, and a test says so (I11). Must not know: h
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
@@ -20,6 +21,8 @@ from kvgrove_daemon.tier_figures import TierFigures, TiersSeen
 from kvgrove_gateway.assembly_metrics import AssemblyMetrics
 from kvgrove_gateway.metrics import Metrics
 from kvgrove_gateway.protection.figures import ProtectionFigures
+from kvgrove_operator.metrics import NOTHING, leading, own_families
+from kvgrove_operator.namespace_metrics import families
 
 DEFAULT_OUT: Final = Path("docs/metrics.md")
 
@@ -30,6 +33,8 @@ LABELS: Final = {
     "tier": "`device`, `host`, `disk`, and `none` where nothing was reused",
     "reason": "a closed list in the code: miss reasons, reasons for a resync, a retry, a lost link or a store left out",
     "state": "a closed list in the code: states of links, residency streams or blocks",
+    "role": "`daemon`, `gateway`",
+    "type": "types of conditions of a namespace",
     "node": "nodes of the plan",
     "engine": "engines that the gateway's settings name: 64 at most",
     "kind": "a closed list in the code: what a frame or an event was, what the linter finds, or `input`, "
@@ -65,7 +70,8 @@ HEAD: Final = """\
 <!-- Written by `python -m kvgrove_cli.metrics_reference`; a test proves it current. -->
 
 Gateways serve theirs at `/metrics` of their own address, nodes at `--metrics HOST:PORT` (`kvgrove up` gives each node
-a free port on the loopback interface, named in `kvgrove status -o json`). Every process counts for itself: labels that
+a free port on the loopback interface, named in `kvgrove status -o json`), and the operator at its `--metrics HOST:PORT`
+(the planner within `kvgrove up` has none). Every process counts for itself: labels that
 Prometheus adds (`instance`) keep them apart, and sums are over `instance`. Counters begin at 0 with the process.
 
 No metric holds prompt text, token ids, keys, users or tenants.
@@ -106,10 +112,7 @@ def entries(registry: CollectorRegistry, collectors: Sequence[Collector] = ()) -
     """All metrics of ``registry``, by name. ``collectors``: those of it that make their families when scraped."""
     found = [_of_metric(each) for each in _collectors(registry) if isinstance(each, MetricWrapperBase)]
     for collector in collectors:
-        found += [
-            Entry(_scraped(family.name, family.type), family.type, _labels(family), family.documentation)
-            for family in collector.collect()
-        ]
+        found += map(_of_family, collector.collect())
     return sorted(found)
 
 
@@ -128,9 +131,13 @@ def node_entries() -> list[Entry]:
     return entries(metrics.registry, [tiers])
 
 
+def operator_entries() -> list[Entry]:
+    return sorted(map(_of_family, (leading(False), *own_families(NOTHING), *families({}, datetime.now(UTC)))))
+
+
 def render() -> str:
-    gateway, node = gateway_entries(), node_entries()
-    used = {label for each in (*gateway, *node) for label in each.labels}
+    gateway, node, operator = gateway_entries(), node_entries(), operator_entries()
+    used = {label for each in (*gateway, *node, *operator) for label in each.labels}
     return "\n".join(
         [
             HEAD + "\n".join(f"| {question} | `{query}` |" for question, query in QUERIES.items()),
@@ -142,6 +149,10 @@ def render() -> str:
             "## Nodes",
             "",
             *_table(node),
+            "",
+            "## The operator",
+            "",
+            *_table(operator),
             "",
             "## Labels",
             "",
@@ -173,6 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _of_metric(metric: MetricWrapperBase) -> Entry:
     (family,) = metric.describe()
     return Entry(_scraped(family.name, family.type), family.type, _labels(metric), family.documentation)
+
+
+def _of_family(family: Metric) -> Entry:
+    return Entry(_scraped(family.name, family.type), family.type, _labels(family), family.documentation)
 
 
 def _scraped(name: str, kind: str) -> str:

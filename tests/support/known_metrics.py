@@ -6,9 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from inspect import signature
-from types import SimpleNamespace
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
@@ -19,10 +16,8 @@ from kvgrove_daemon.cache.history import RemovalCause
 from kvgrove_daemon.kv_events.metrics import ExportMetrics
 from kvgrove_daemon.metrics import NodeMetrics
 from kvgrove_gateway.metrics import Metrics
-from kvgrove_link.clock import boottime
-from kvgrove_operator.metrics import OperatorMetrics
+from kvgrove_operator.metrics import NOTHING, leading, own_families
 from kvgrove_operator.namespace_metrics import families
-from kvgrove_operator.workers import WorkCounters
 from kvgrove_protocol.reasons import BypassReason, MissReason
 
 _SUFFIXES = {
@@ -49,8 +44,11 @@ def known() -> Mapping[str, set[str] | None]:
     node = NodeMetrics()
     ExportMetrics(node.registry)
     found: dict[str, set[str] | None] = {}
-    for registry in (node.registry, Metrics().registry, operator_metrics({}).registry):
+    for registry in (node.registry, Metrics().registry):
         found |= dict(_series(registry))
+    for family in (leading(False), *own_families(NOTHING)):
+        for suffix in _SUFFIXES.get(family.type, ("",)):
+            found[family.name + suffix] = {*getattr(family, "_labelnames", ())}
     for family in families({"team/bot": PromptCacheNamespaceStatus()}, datetime.now(UTC)):
         found[family.name] = {name for sample in family.samples for name in sample.labels} or None
     return found
@@ -66,28 +64,6 @@ def _series(registry: CollectorRegistry) -> Iterator[tuple[str, set[str] | None]
         for suffix in _SUFFIXES.get(family.type, ("",)):
             own = labels.get(family.name)
             yield family.name + suffix, own if own is None or suffix != "_bucket" else own | {"le"}
-
-
-class _Nothing(dict[Any, Any]):
-    """Any part of an operator to which nothing has happened: every count is 0, every collection empty."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Nothing()
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return _Nothing()
-
-    def __float__(self) -> float:
-        return 0.0
-
-
-def operator_metrics(statuses: Mapping[str, PromptCacheNamespaceStatus]) -> OperatorMetrics:
-    """Of an operator that has just planned, without a fleet."""
-    parts: dict[str, Any] = {name: _Nothing() for name in signature(OperatorMetrics).parameters}
-    parts["workers"] = SimpleNamespace(counters=WorkCounters(), planned_at=boottime())
-    return OperatorMetrics(**parts | {"statuses": statuses})
 
 
 def series_in(text: str) -> set[str]:
