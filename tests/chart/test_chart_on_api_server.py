@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import prometheus_kinds
 import pytest
 import yaml
 from chart_rig import CHART, NAMESPACE, ROOT, Chart, Rendered, value_sets
@@ -34,7 +35,6 @@ from kvgrove_operator.placements import Placements
 from kvgrove_operator.workloads import daemon_sets
 
 pytestmark = pytest.mark.timeout(1800)  # the programs of the control plane may have to be built
-_OF_THE_PROMETHEUS_OPERATOR = ("PodMonitor", "PrometheusRule")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         assert applied.returncode == 0, applied.stderr
         waited = made.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds" / "manifests"))
         assert waited.returncode == 0, waited.stderr
-        made_crds = made.kubectl("apply", "-f", "-", stdin=_PROMETHEUS_OPERATOR)
+        made_crds = made.kubectl("apply", "-f", "-", stdin=prometheus_kinds.DEFINITIONS)
         assert made_crds.returncode == 0, made_crds.stderr
         yield made
 
@@ -259,28 +259,3 @@ _MODEL = {
     "metadata": {"name": "scraped"},
     "spec": {"source": {"hostPath": {"path": "/var/lib/kvgrove/models/scraped"}}},
 }
-_PROMETHEUS_OPERATOR = "---\n".join(
-    json.dumps(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{kind.lower()}s.monitoring.coreos.com"},
-            "spec": {
-                "group": "monitoring.coreos.com",
-                "names": {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()},
-                "scope": "Namespaced",
-                "versions": [
-                    {
-                        "name": "v1",
-                        "served": True,
-                        "storage": True,
-                        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-                    }
-                ],
-            },
-        }
-    )
-    + "\n"
-    for kind in _OF_THE_PROMETHEUS_OPERATOR
-)
-"""The kinds' names alone: what the Prometheus operator thinks of their content, promtool says."""
