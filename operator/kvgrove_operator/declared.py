@@ -82,23 +82,30 @@ class Reader:
         self._config_maps: dict[texts.Name, dict[str, str] | None] = {}
         self._last: dict[str, PromptCacheNamespace] = {}
         self._parsed: dict[str, tuple[Object, Resource]] = {}
-        self._unserved: str | None = None
+        self._unserved = _NOTHING
+        self._anew = True
+        """Whether definitions are to be looked at, whatever they were: by the next read, not by the one under way."""
+        self._changes = 0
+        """Of ConfigMaps, as far as was heard."""
         self._needed: set[texts.Name] = set()
 
     def config_map_changed(self, namespace: str, name: str) -> bool:
         """Whether that matters: then it is read anew."""
+        self._changes += 1
         self._config_maps.pop((namespace, name), None)
         return (namespace, name) in self._needed
 
     def forget(self) -> None:
         """Read ConfigMaps and definitions anew: an event may have been missed."""
+        self._changes += 1
         self._config_maps.clear()
-        self._unserved = None
+        self._anew = True
 
     async def read(self, known: Collection[str]) -> Declared:
         """``known``: UIDs that are planned already, with or without our finalizer. Raises what `Kube` raises."""
-        if self._unserved != _NOTHING:
+        if self._anew or self._unserved != _NOTHING:
             self._unserved = await self._missing_field()
+            self._anew = False
         found_models = await self._kube.list(paths.MODELS)
         watched = self._settings.namespaces or ("",)
         found = [item for name in watched for item in await self._kube.list(paths.namespaces(name))]
@@ -166,7 +173,7 @@ class Reader:
     def _read_as_ours(self, item: Object, source: str) -> Resource:
         """Most of a thousand objects are as they were a moment ago. Raises ManifestError or _OutdatedDefinition."""
         if self._unserved != _NOTHING:
-            raise _OutdatedDefinition(self._unserved or "")
+            raise _OutdatedDefinition(self._unserved)
         parts, known = _own_parts(item), self._parsed.get(_uid(item))
         if known is None or known[0] != parts:
             known = self._parsed[_uid(item)] = parts, parse_manifest(parts, source=source)
@@ -202,11 +209,13 @@ class Reader:
         for model in models:
             needed |= texts.named_by_model(model, self._settings.own_namespace)
         self._needed = needed
-        missing = [name for name in needed if name not in self._config_maps]
-        for name, held in zip(missing, await asyncio.gather(*map(self._config_map, missing)), strict=True):
-            self._config_maps[name] = held
-        self._config_maps = {name: held for name, held in self._config_maps.items() if name in needed}
-        return {name: held for name, held in self._config_maps.items() if held is not None}
+        found = {name: held for name, held in self._config_maps.items() if name in needed}
+        missing = [name for name in needed if name not in found]
+        changes = self._changes
+        found |= zip(missing, await asyncio.gather(*map(self._config_map, missing)), strict=True)
+        if self._changes == changes:  # else some of it may be older than what was heard meanwhile: read it once more
+            self._config_maps = dict(found)
+        return {name: held for name, held in found.items() if held is not None}
 
     async def _config_map(self, name: texts.Name) -> dict[str, str] | None:
         found = await self._kube.get(paths.config_map(*name))
