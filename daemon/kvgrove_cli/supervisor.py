@@ -49,7 +49,7 @@ from kvgrove_operator.plan import Desired, Mint, Observed, Planned, observe, pla
 from kvgrove_operator.plan_post import PlanPost
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.rollout.facts import RolloutState
-from kvgrove_protocol.control import BodyRequest, Goodbye, Hello, NodeReport, ToPlanner
+from kvgrove_protocol.control import DAEMON, GATEWAY, BodyRequest, Goodbye, Hello, NodeReport, Revision, ToPlanner
 
 _TICK_SECONDS = 0.25
 _SAVE_AGAIN_SECONDS = 1.0
@@ -258,7 +258,7 @@ class Supervisor:
         view = next((view for view in self._ledger.members if view.hello.member == name), None)
         if view is None:
             return Link()
-        return Link(True, view.hello.address, view.hello.boot, f"{view.applied.term}.{view.applied.n}")
+        return Link(True, view.hello.address, view.hello.boot, _text(view.applied))
 
     def view(self, nodes: Collection[str]) -> View:
         """The state of everything planned. ``nodes``: the daemons that should be there."""
@@ -277,9 +277,9 @@ class Supervisor:
             ),
         ]
         said = {problem.object: problem.message for problem in reversed(problems)}
-        revision = self._ledger.revision
         return View(
-            revision=f"{revision.term}.{revision.n}",
+            revision=_text(self._ledger.revision),
+            in_force={role: _text(self._ledger.in_force(role)) for role in (DAEMON, GATEWAY)},
             models=[
                 model_status(item, models.get(item.name), reports, said.get(identity(item), ""))
                 for item in self._resources.models
@@ -323,3 +323,7 @@ class Supervisor:
         return InvalidationStatus(
             confirmed=found.confirmed, expired=found.expired, gone=found.gone, pending=found.pending
         )
+
+
+def _text(revision: Revision) -> str:
+    return f"{revision.term}.{revision.n}"

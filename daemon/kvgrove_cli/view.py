@@ -56,6 +56,8 @@ class View:
     """What the planner knows."""
 
     revision: str
+    in_force: Mapping[str, str]
+    """Role -> revision of the plan that members of that role are to apply."""
     namespaces: list[NamespaceStatus]
     models: list[ModelStatus]
     problems: list[Problem]
@@ -78,7 +80,9 @@ def fleet_status(pid: int, view: View, members: Sequence[MemberStatus], refused:
         pid=pid,
         revision=view.revision,
         ready=not problems
-        and all(member.connected and member.applied == view.revision and member.address for member in wanted)
+        and all(
+            member.connected and member.applied == view.in_force[member.role] and member.address for member in wanted
+        )
         and all(model.state == "Ready" for model in view.models)
         and all(namespace.phase in ("Ready", "Suspended") for namespace in view.namespaces),
         namespaces=view.namespaces,

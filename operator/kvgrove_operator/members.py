@@ -51,6 +51,7 @@ from kvgrove_operator.standing import Standing
 from kvgrove_protocol.changes import report_with
 from kvgrove_protocol.control import (
     DAEMON,
+    GATEWAY,
     Hello,
     LeaseGrant,
     NamespaceReport,
@@ -110,7 +111,7 @@ class MemberLedger:
 
     def __init__(self, term: int, now: float, records: Iterable[MemberRecord] = ()) -> None:
         self._holders = Holders(records, now)
-        self._revision = Revision(term=term, n=0)
+        self._revision = self._issued = Revision(term=term, n=0)
         self._leads_until = -inf
         self._outranked = False
         self._members: dict[str, MemberView] = {}
@@ -122,8 +123,12 @@ class MemberLedger:
 
     @property
     def revision(self) -> Revision:
-        """Of the plan in force; ``n`` 0: none has been issued."""
+        """The newest; ``n`` 0: no plan has been issued."""
         return self._revision
+
+    def in_force(self, role: str) -> Revision:
+        """Of the plan that members of this role are to apply: a change of the daemons alone is none for a daemon."""
+        return self._revision if role == GATEWAY else self._issued
 
     @property
     def members(self) -> tuple[MemberView, ...]:
@@ -189,8 +194,9 @@ class MemberLedger:
                 effects = self._gone(member, event.now)
             case PlanIssued(namespaces=namespaces):
                 self._advance()
+                self._issued = self._revision
                 self._holders.issue(namespaces, self._revision, event.now)
-                effects = self._send_to_all(event.now)
+                effects = self._send_to(self.members, event.now)
             case Leading(until=until):
                 self._leads_until = until
                 effects = []
@@ -218,7 +224,7 @@ class MemberLedger:
         self._holders.supersede(hello.member, hello.boot)
         self._members[hello.member] = view = MemberView(event.peer, hello, now)
         self._names[event.peer] = hello.member
-        return self._follow_nodes(now) or self._send_plan(view, now)
+        return [*self._follow_nodes(now), *self._send_plan(view, now)]
 
     def _report(self, event: ReportReceived) -> list[Effect]:
         now = event.now
@@ -239,9 +245,10 @@ class MemberLedger:
         seconds = self._holders.grant(confirmed, view.hello, now)
         grant = LeaseGrant(report_id=report.report_id, revision=self._revision, seconds=seconds)
         effects: list[Effect] = [Send(event.peer, grant)]
-        if report.applied < self._revision:
+        newest = self.in_force(view.hello.role)
+        if report.applied < newest:
             again = report.plan_wanted or now - view.sent_at >= RESEND_SECONDS
-            if again or view.sent != self._revision:
+            if again or view.sent != newest:
                 effects += self._send_plan(view, now, whole=again)
         return effects
 
@@ -293,17 +300,18 @@ class MemberLedger:
         if self._revision.n == 0:
             return []
         self._advance()
-        return self._send_to_all(now)
+        return self._send_to([view for view in self.members if view.hello.role == GATEWAY], now)
 
-    def _send_to_all(self, now: float) -> list[Effect]:
-        return [effect for view in self.members for effect in self._send_plan(view, now)]
+    def _send_to(self, views: Iterable[MemberView], now: float) -> list[Effect]:
+        return [effect for view in views for effect in self._send_plan(view, now)]
 
     def _send_plan(self, view: MemberView, now: float, *, whole: bool = False) -> list[Effect]:
-        if self._revision.n == 0 or not self._leads(now):
+        newest = self.in_force(view.hello.role)
+        if newest.n == 0 or not self._leads(now):
             return []
-        view.sent, view.sent_at = self._revision, now
+        view.sent, view.sent_at = newest, now
         base = NO_REVISION if whole else view.applied
-        return [SendPlan(view.peer, view.hello.role, self._revision, base, self._nodes)]
+        return [SendPlan(view.peer, view.hello.role, newest, base, self._nodes)]
 
     def _remove(self, view: MemberView, *, over: bool) -> None:
         del self._members[view.hello.member]

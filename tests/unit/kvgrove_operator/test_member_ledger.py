@@ -431,13 +431,25 @@ def test_gateways_learn_of_daemons_that_come_and_go(story: Story) -> None:
     before = story.ledger.revision
     story.join("node-1")
     assert story.ledger.revision > before
-    assert {plan.peer for plan in story.plans} == {b"node-0/a", b"node-1/a", b"gateway-0/a"}
+    assert {plan.peer: plan.revision for plan in story.plans} == {
+        b"gateway-0/a": story.ledger.revision,
+        b"node-1/a": story.ledger.in_force(DAEMON),
+    }
     assert story.plans[0].nodes == (
         NodeEndpoint(member="node-0", boot="a", address="tcp://node-0"),
         NodeEndpoint(member="node-1", boot="a", address="tcp://node-1"),
     )
     story.step(GoodbyeReceived(story.now, b"node-1/a"))
     assert [node.member for node in story.plans[0].nodes] == ["node-0"]
+
+
+def test_other_daemons_are_no_plan_for_a_daemon(story: Story) -> None:
+    before = story.ledger.in_force(DAEMON)
+    story.join("node-1")
+    assert (story.ledger.in_force(DAEMON), story.ledger.in_force(GATEWAY)) == (before, story.ledger.revision)
+    story.pass_time(RESEND_SECONDS + 1)
+    assert story.report(applied=before) == {"u1": LEASE}
+    assert story.plans == []
 
 
 def test_i11_the_number_of_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
