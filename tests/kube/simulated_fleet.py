@@ -74,15 +74,18 @@ class Api:
         return self.call("PATCH", path, body, "application/merge-patch+json")
 
     def lines(self, path: str) -> Iterator[bytes]:
-        """Of a watch, for as long as the API server lives."""
-        response = self._pool.request("GET", self._host + path, headers=self._headers, preload_content=False)
-        rest = b""
-        try:
-            for chunk in response.stream(amt=None, decode_content=False):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from lines
-        except (urllib3.exceptions.HTTPError, OSError):
-            return  # the API server has ended
+        """Of watches, one after the other, while the API server lives: it drops those that are slow to read."""
+        while True:
+            rest = b""
+            try:
+                response = self._pool.request("GET", self._host + path, headers=self._headers, preload_content=False)
+                for chunk in response.stream(amt=None, decode_content=False):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from lines
+            except (urllib3.exceptions.MaxRetryError, urllib3.exceptions.LocationValueError):
+                return  # the API server has ended
+            except (urllib3.exceptions.HTTPError, OSError):
+                continue
 
 
 class Statuses:
@@ -117,6 +120,8 @@ class Statuses:
     def _follow(self) -> None:
         for line in self._api.lines(f"{GROUP}/promptcachenamespaces?watch=true"):
             found = json.loads(line)["object"]
+            if found["kind"] == "Status":
+                continue  # the watch says why it ends
             with self._news:
                 self._known[found["metadata"]["namespace"], found["metadata"]["name"]] = found
                 self._news.notify_all()
