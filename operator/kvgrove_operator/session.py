@@ -67,7 +67,8 @@ class Session:
         memory = Memory(await store.load(), tuple(await book.load()))
         if memory.term() >= self._leadership.term:  # the Lease was deleted, or restored from a backup
             await self._leadership.raise_term(memory.term())
-        queue: WorkQueue[Key] = WorkQueue(jitter=Random().random)  # noqa: S311 - spreads retries, keeps no secret
+        # The plan is what members enforce: a purge must not wait for the statuses of two thousand namespaces.
+        queue: WorkQueue[Key] = WorkQueue(jitter=Random().random, first=_SINGLES)  # noqa: S311 - it keeps no secret
         self._workers = workers = Workers(queue, resync=settings.resync)
         if not settings.plain_links:
             self._keys = LinkSecrets(kube, settings.own_namespace)

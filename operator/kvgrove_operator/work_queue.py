@@ -12,10 +12,14 @@ running    Taken; `done` or `failed` ends that.
 exhausted  Its retries have reached their bound: reported by `trouble`, and looked at again at the next `add`, which
            a resync is too. One success forgets everything.
 =========  ===========================================================================================================
+
+Of keys that are due, those that come first (few, and each one piece of work: what everybody waits for) go before all
+others, whose number knows no bound; and among equals the one that has been due for the longest time. One that comes
+first then rests for as long as it took, so that it leaves the others half of the time.
 """
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -52,15 +56,19 @@ class _Work:
     running: bool = False
     free_from: float = 0.0
     """Not to be taken again before: the end of the last run and `Pace.between`."""
+    began: float = 0.0
+    """When it was taken last."""
     trouble: Trouble | None = None
 
 
 class WorkQueue(Generic[K]):
-    """``jitter()`` is uniform in [0, 1)."""
+    """``jitter()`` is uniform in [0, 1). ``first``: keys that come first."""
 
-    def __init__(self, *, jitter: Callable[[], float], pace: Pace = Pace()) -> None:
+    def __init__(self, *, jitter: Callable[[], float], pace: Pace = Pace(), first: Collection[K] = ()) -> None:
         self._jitter, self._pace = jitter, pace
         self._works: dict[K, _Work] = {}
+        self._first = frozenset(first)
+        self._ahead: list[tuple[float, int, K]] = []
         self._heap: list[tuple[float, int, K]] = []
         self._count = 0
         self.refused = 0
@@ -90,16 +98,13 @@ class WorkQueue(Generic[K]):
 
     def take(self, now: float) -> K | None:
         """A key that is due, which is running from now on; None: none is."""
-        while self._heap:
-            due, _, key = self._heap[0]
-            work = self._works.get(key)
-            if work is None or not work.waiting or work.due != due or work.running:
-                heapq.heappop(self._heap)  # an older time of it, or `done` will push it again
+        for heap in (self._ahead, self._heap):
+            due = self._next(heap)
+            if due is None or due > now:
                 continue
-            if due > now:
-                return None
-            heapq.heappop(self._heap)
-            work.waiting, work.running = False, True
+            key = heapq.heappop(heap)[2]
+            work = self._works[key]
+            work.waiting, work.running, work.began = False, True, now
             return key
         return None
 
@@ -128,13 +133,8 @@ class WorkQueue(Generic[K]):
 
     def next_due(self) -> float | None:
         """When `take` may give something, unless more is added; None: not before something is."""
-        while self._heap:
-            due, _, key = self._heap[0]
-            work = self._works.get(key)
-            if work is not None and work.waiting and work.due == due and not work.running:
-                return due
-            heapq.heappop(self._heap)
-        return None
+        found = [due for heap in (self._ahead, self._heap) if (due := self._next(heap)) is not None]
+        return min(found, default=None)
 
     def forget_idle(self, now: float) -> None:
         """Drop what is known of keys with nothing to do and no trouble; call it now and then."""
@@ -150,16 +150,27 @@ class WorkQueue(Generic[K]):
         if work is not None:
             work.trouble = None
 
+    def _next(self, heap: list[tuple[float, int, K]]) -> float | None:
+        """When the first of ``heap`` that still counts is due; what does not is dropped."""
+        while heap:
+            due, _, key = heap[0]
+            work = self._works.get(key)
+            if work is not None and work.waiting and work.due == due and not work.running:
+                return due
+            heapq.heappop(heap)  # an older time of it, or `done` will push it again
+        return None
+
     def _push(self, key: K, work: _Work, due: float) -> None:
         work.waiting, work.due = True, due
         if work.running:
             return  # a worker has it; `done` or `failed` puts it back
         self._count += 1
-        heapq.heappush(self._heap, (due, self._count, key))
+        heapq.heappush(self._ahead if key in self._first else self._heap, (due, self._count, key))
 
     def _end(self, key: K, now: float) -> _Work:
         work = self._works[key]
-        work.running, work.free_from = False, now + self._pace.between
+        rest = max(self._pace.between, now - work.began) if key in self._first else self._pace.between
+        work.running, work.free_from = False, now + rest
         return work
 
     def _again(self, key: K, work: _Work, now: float) -> None:

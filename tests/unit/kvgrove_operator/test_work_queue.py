@@ -72,6 +72,33 @@ def test_a_backoff_doubles_up_to_its_bound() -> None:
     assert waits == [1.0, 2.0, 2.5, 2.5]
 
 
+def test_ops_11_what_everybody_waits_for_comes_before_what_is_due_for_longer() -> None:
+    work: WorkQueue[str] = WorkQueue(jitter=lambda: 0.0, pace=Pace(between=1.0), first=("plan",))
+    for key in "abc":
+        work.add(key, 0.0)
+    work.add("plan", 5.0)
+    assert work.next_due() == 0.0
+    assert work.take(4.0) == "a"  # it is not due yet
+    assert [work.take(5.0) for _ in range(4)] == ["plan", "b", "c", None]
+    work.add("plan", 5.5)  # once more, as soon as it is done and has rested
+    work.done("plan", 6.0)
+    work.done("a", 6.0)
+    assert work.next_due() == 7.0
+    assert work.take(7.0) == "plan"
+
+
+def test_ops_11_what_comes_first_leaves_the_others_half_of_the_time() -> None:
+    work: WorkQueue[str] = WorkQueue(jitter=lambda: 0.0, pace=Pace(between=1.0), first=("plan",))
+    for key in ("plan", "a"):
+        work.add(key, 0.0)
+    assert [work.take(0.0), work.take(0.0)] == ["plan", "a"]
+    for key in ("plan", "a"):
+        work.add(key, 3.0)
+        work.done(key, 10.0)
+    assert [work.take(11.0), work.take(11.0)] == ["a", None]
+    assert work.next_due() == 20.0
+
+
 def test_a_full_queue_refuses_and_counts() -> None:
     work = queue()
     for key in "abcd":
