@@ -23,7 +23,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
-class Revision(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Revision(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """``term`` of the leader that made the plan, and its number within the term."""
 
     term: int
@@ -318,7 +318,7 @@ class GenerationReport(_Part, frozen=True, kw_only=True):
     """Requests by time to first token: below each of `TTFT_BOUNDS_S`, and the rest."""
 
 
-class NamespaceReport(_Part, frozen=True, kw_only=True):
+class NamespaceReport(_Part, frozen=True, kw_only=True, gc=False):  # a planner of a large fleet keeps 100,000 of them
     uid: str
     fence: Fence
     """The fence this member enforces now: the acknowledgement of an invalidation."""

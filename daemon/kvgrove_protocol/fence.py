@@ -19,7 +19,7 @@ class Freshness(Enum):
     """Served cold and not stored: the node has not heard yet."""
 
 
-class Fence(msgspec.Struct, frozen=True, array_like=True):
+class Fence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     purge: int
     documents: int
     access: int

@@ -54,11 +54,14 @@ class Declared:
     """Namespaces and models, as read, that are to get our finalizer before they are planned."""
 
     def news(self, before: "Declared") -> Iterator[Key]:
-        """Objects of another generation than ``before``, or that were not there."""
-        known = {uid: each.metadata.generation for uid, each in before.namespaces.items()}
-        for uid, each in self.namespaces.items():
-            if known.get(uid) != each.metadata.generation:
-                yield Key(Kind.NAMESPACE, each.api_name)
+        """Objects of another generation than ``before``, or that were not there; and models that others refer to."""
+        for uid in self.namespaces.keys() | before.namespaces.keys():
+            now, then = self.namespaces.get(uid), before.namespaces.get(uid)
+            if now is not None and (then is None or then.metadata.generation != now.metadata.generation):
+                yield Key(Kind.NAMESPACE, now.api_name)
+            for name in {each.spec.model_version_ref.name if each is not None else "" for each in (now, then)} - {""}:
+                if now is None or then is None or now.spec.model_version_ref != then.spec.model_version_ref:
+                    yield Key(Kind.MODEL, name)
         for name, model in self.models.items():
             if before.models.get(name) != model:
                 yield Key(Kind.MODEL, name)

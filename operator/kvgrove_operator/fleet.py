@@ -44,6 +44,7 @@ from kvgrove_operator.node_book import NodeBook
 from kvgrove_operator.notices import Notices
 from kvgrove_operator.observed import Observer
 from kvgrove_operator.plan import Desired, Mint, Observed, plan
+from kvgrove_operator.plan_memo import PlanMemo
 from kvgrove_operator.plan_post import PlanPost
 from kvgrove_operator.records import Records, fleetwide
 from kvgrove_operator.store import Store
@@ -62,7 +63,7 @@ log = logging.getLogger("kvgrove_operator")
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
 _LONGEST_LULL, _LOOKS_PER_SECOND = 2.0, 500
-_LONGEST_PATIENCE, _HOLDERS_PER_SECOND = 30.0, 3_000
+_LONGEST_PATIENCE, _HOLDERS_PER_SECOND = 120.0, 800
 _PLANNING_SHARE = 0.25
 """Of the time, at most, goes into plans that follow what members report: many reports are one look."""
 
@@ -102,7 +103,7 @@ class Fleet(FleetFacts):
         self._clock, self._wall_clock, self._mint = clock, wall_clock, mint
         self._until = float("-inf")
         self._observed = Observed()
-        self._post = PlanPost()
+        self._post, self._memo = PlanPost(), PlanMemo()
         self._observer, self._news = Observer(), asyncio.Event()
         self._present: Collection[str] = ()
         self._moved = False
@@ -277,7 +278,9 @@ class Fleet(FleetFacts):
         """The fleet goes on under the plan before, and gets its grants, while what is next becomes durable."""
         before, self._observed = self._planned, observed
         kept = before.bodies if before is not None else {}
-        planned = plan(desired, self._state, observed, mint=self._mint, now=self._wall_clock(), kept=kept)
+        planned = plan(
+            desired, self._state, observed, mint=self._mint, now=self._wall_clock(), kept=kept, memo=self._memo
+        )
         if planned.state != self._state:
             passing(FaultPoint.STATE_TO_SAVE)
             await self._durable(lambda: self._store.save(planned.state))

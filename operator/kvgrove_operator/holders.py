@@ -84,14 +84,18 @@ class Holders:
             if genuine(receipt, hello):
                 receipts.setdefault(receipt.uid, []).append(receipt)
         confirmed: list[str] = []
+        applied, fence_of, reached = report.applied, enforced.get, None
         for uid, namespace in self._namespaces.items():
-            of_it = receipts.get(uid, ())
+            of_it = receipts.get(uid, ()) if receipts else ()
             if of_it:
                 namespace.evidence.take(boot, hello.role, of_it, hello.public_key)
-            if namespace.since is None or report.applied < namespace.since:
-                continue
+            since = namespace.since
+            if since is not reached:  # most have the same one
+                if since is None or applied < since:
+                    continue
+                reached = since
             if namespace.issued is not None:
-                fence, newest = enforced.get(uid), namespace.issued.fence
+                fence, newest = fence_of(uid), namespace.issued.fence
                 if fence != newest and (fence is None or not fence.covers(newest)):
                     continue
                 confirmed.append(uid)

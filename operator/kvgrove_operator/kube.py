@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import msgspec
 import urllib3
 from kubernetes.client import ApiClient
 
@@ -156,8 +157,7 @@ class Kube:
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {type(error).__name__}") from None
         if response.status < 300:
-            found: Object = json.loads(response.data)
-            return found
+            return msgspec.json.decode(response.data, type=Object)
         raise _problem(method, path, response.status, response.data)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.keys import MEMBERS, WORKLOADS, Key, Kind
 from kvgrove_operator.members import MemberLedger
-from kvgrove_operator.plan import Desired, Planned
+from kvgrove_operator.plan import Desired, Planned, models_of
 from kvgrove_operator.plan_problems import model_object, namespace_object
 from kvgrove_operator.plan_state import NamespaceState, PlanState
 from kvgrove_protocol.control import ModelReport, NamespaceReport, NodeReport
@@ -74,14 +74,17 @@ def plan(before: Planned | None, planned: Planned, desired: Desired) -> Iterator
     objects = {problem.object for problem in {*planned.problems} ^ {*before.problems}}
     held, earlier = _held(planned.state), _held(before.state)
     plans, earlier_plans = ({each.uid: each for each in one.namespaces} for one in (planned, before))
+    used: set[str] = set()
     for uid in sorted(held.keys() | earlier.keys()):
-        if held.get(uid) != earlier.get(uid) or plans.get(uid) != earlier_plans.get(uid):
-            yield Key(Kind.NAMESPACE, (held.get(uid) or earlier[uid]).name)
+        now, then = held.get(uid), earlier.get(uid)
+        if now != then or plans.get(uid) != earlier_plans.get(uid):
+            yield Key(Kind.NAMESPACE, (now or earlier[uid]).name)
+            used |= (models_of(now) if now else set()) ^ (models_of(then) if then else set())
     for each in desired.namespaces:
         if namespace_object(each.api_name) in objects:
             yield Key(Kind.NAMESPACE, each.api_name)
-    for model in desired.models:  # any namespace may have begun or ceased to use one
-        if held != earlier or model_object(model.resource.name) in objects:
+    for model in desired.models:
+        if model.resource.name in used or model_object(model.resource.name) in objects:
             yield Key(Kind.MODEL, model.resource.name)
 
 

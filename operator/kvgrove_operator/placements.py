@@ -16,8 +16,13 @@ class Placements:
         self._kube, self._settings = kube, settings
         self._collection = paths.daemon_sets(settings.own_namespace)
         self._monitors = OptionalKind(kube, "nothing tells Prometheus of daemons")
+        self._applied: dict[str, tuple[Object, int]] = {}
         self._nodes: Mapping[str, frozenset[str]] = {}
         self._wanted: Mapping[str, int] = {}
+
+    def forget(self) -> None:
+        """Apply everything anew: what a generation does not tell of may have been changed."""
+        self._applied.clear()
 
     async def bring_about(self, models: Iterable[ModelVersion], *, complete: bool) -> bool:
         """Apply what is wanted; whether nodes came or went since the last look.
@@ -25,9 +30,14 @@ class Placements:
         ``complete``: ``models`` are all there are, so that a DaemonSet of none of them may go.
         """
         wanted = daemon_sets(models, self._settings.own_namespace, self._settings.daemons)
-        for name, body in wanted.items():
-            await self._have_scraped(await self._kube.apply(f"{self._collection}/{name}", body))
         found = await self._kube.list(self._collection, labels=SELECTOR)
+        there = {item["metadata"]["name"]: item["metadata"]["generation"] for item in found}
+        for name, body in wanted.items():
+            if self._applied.get(name) != (body, there.get(name)):
+                applied = await self._kube.apply(f"{self._collection}/{name}", body)
+                await self._have_scraped(applied)
+                self._applied[name] = body, applied["metadata"]["generation"]
+                found = [item for item in found if item["metadata"]["name"] != name] + [applied]
         for item in found:
             name = item["metadata"]["name"]
             if complete and name not in wanted:

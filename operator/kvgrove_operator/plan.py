@@ -15,6 +15,7 @@ from kvgrove_operator.aliases import claim
 from kvgrove_operator.generations import DesiredModel, plan_models
 from kvgrove_operator.member_events import Issued
 from kvgrove_operator.observed import Observed, observe
+from kvgrove_operator.plan_memo import PlanMemo
 from kvgrove_operator.plan_namespace import Surroundings, plan_namespace
 from kvgrove_operator.plan_problems import PlanProblem
 from kvgrove_operator.plan_state import Mint, NamespaceState, PlanState
@@ -81,9 +82,11 @@ def plan(
     mint: Mint,
     now: float,
     kept: Mapping[bytes, bytes] = NO_BODIES,
+    memo: PlanMemo | None = None,
 ) -> Planned:
     """The plan that follows ``state``. ``kept``: bodies of the plan before, for texts that cannot be resolved now.
-    ``now``: Unix seconds; plan again at `Planned.due`.
+    ``now``: Unix seconds; plan again at `Planned.due`. ``memo``: of whoever plans often; it makes no difference but
+    in time.
 
     Raises ValueError for a namespace without a UID.
     """
@@ -92,19 +95,25 @@ def plan(
     serving = sorted({name for uid in namespaces if uid in known for name in models_of(known[uid])})
     models = plan_models(desired.models, state.models, serving, observed, kept)
     around = Surroundings(models, claim(namespaces, state.namespaces), observed, kept, mint, now)
+    memo = memo if memo is not None else PlanMemo()
+    memo.begin(around)
     states: dict[str, NamespaceState] = {}
     plans: list[NamespacePlan] = []
     bodies = dict(models.bodies)
     problems = list(models.problems)
     times: list[float] = []
     for uid, resource in namespaces.items():
-        result = plan_namespace(uid, resource, known.get(uid), around, returned=uid in state.removed)
+        before, returned = known.get(uid), uid in state.removed
+        result = memo.recall(uid, resource, before, around) if not returned else None
+        if result is None:
+            result = memo.note(uid, resource, around, plan_namespace(uid, resource, before, around, returned=returned))
         states[uid] = result.state
         bodies |= result.bodies
         problems += result.problems
         times += [result.due] if result.due is not None else []
         if result.plan is not None:
             plans.append(result.plan)
+    memo.keep(namespaces.keys())
     in_use = {resource.resource.name for resource in desired.models}
     in_use |= {name for held in states.values() for name in models_of(held)}
     held_models = {name: models.states[name] for name in sorted(models.states) if name in in_use}

@@ -78,6 +78,7 @@ class Reconciler:
         """All keys there are, for a look at each whatever was heard."""
         self._reader.forget()
         self._objects.forget()
+        self._placements.forget()
         yield from (PLAN, WORKLOADS, ALERTS, MEMBERS)
         yield from self.statuses()
         yield from (Key(Kind.NODE, member) for member in self._fleet.recorded_members())

@@ -27,6 +27,7 @@ from openai import OpenAI
 from kvgrove_daemon.cache.segments import remove_dead_segments
 from kvgrove_link.bodies import answer
 from kvgrove_link.frames import configure
+from kvgrove_protocol.changes import report_with
 from kvgrove_protocol.control import (
     DAEMON,
     TO_MEMBER,
@@ -40,6 +41,7 @@ from kvgrove_protocol.control import (
     NodeEndpoint,
     NodePlan,
     NodeReport,
+    Refused,
     Revision,
     ToMember,
     Welcome,
@@ -189,7 +191,11 @@ class Planner:
                 self._n += 1
                 self._resend = True
             case NodeReport() if known is not None:
-                self.reports[known.member] = message
+                try:
+                    self.reports[known.member] = report_with(self.reports.get(known.member), message)
+                except Malformed:  # it was cut off when it sent the one before
+                    self._tell(peer, Refused(code="report_lost", message="a report is missing"))
+                    return
                 self._name_generations()
                 if message.applied.n:
                     seconds = {namespace.uid: namespace.lease_seconds for namespace in self.namespaces}

@@ -19,6 +19,7 @@ import zmq
 from kvgrove_link.bodies import answer
 from kvgrove_link.frames import configure
 from kvgrove_protocol.chain import DocumentRef, Span, SpanKind
+from kvgrove_protocol.changes import report_with
 from kvgrove_protocol.control import (
     TO_MEMBER,
     TO_PLANNER,
@@ -115,7 +116,7 @@ class Rig:
                     if self.plan is not None:
                         self.tell(self.plan)
                 case NodeReport() as report:
-                    self.report = report
+                    self.report = report_with(self.report, report)
                     if self.grant_leases and self.plan is not None:
                         leases = {namespace.uid: namespace.lease_seconds for namespace in self.plan.namespaces}
                         self.tell(LeaseGrant(report_id=report.report_id, revision=self.plan.revision, seconds=leases))

@@ -62,7 +62,14 @@ def test_a_plan_concerns_the_namespaces_that_it_changes_and_no_others() -> None:
     planning, desired = Planning(), Desired((model(),), (namespace("a"), namespace("b")))
     first = planning(*desired.namespaces, observed=ready("m1"))
     purged = planning(namespace("a", purge={"epoch": 2}), namespace("b"), observed=ready("m1"))
-    assert set(notices.plan(first, purged, desired)) == {A, M}
+    assert set(notices.plan(first, purged, desired)) == {A}
+
+
+def test_a_namespace_that_begins_to_use_a_model_concerns_the_model() -> None:
+    planning, models = Planning(), (model("m1"), model("m2"))
+    first = planning(namespace("a"), models=models, observed=ready("m1", "m2"))
+    moved = planning(namespace("a", model_name="m2"), models=models, observed=ready("m1", "m2"))
+    assert set(notices.plan(first, moved, Desired(models, ()))) == {A, M, Key(Kind.MODEL, "m2")}
     gone = planning(namespace("b"), observed=ready("m1"))
     assert A in set(notices.plan(purged, gone, desired))
     refused = planning(namespace("b", aliases=["x"]), namespace("c", aliases=["x"]), observed=ready("m1"))
