@@ -1,9 +1,9 @@
 """Reads everything that is declared, as of now, and makes it what planning takes.
 
-Always whole lists, never what events told: a namespace that is missing from a list is gone, and its secret is destroyed
-for that. An object that does not read as one of its kind is planned as it was before; where nothing is known of it, as
-one that nobody may use. The same holds of every object while the cluster's definitions of our kinds are older than this
-release: what they have dropped of a spec cannot be seen any more.
+Always what is there, never what events told: a namespace that is missing from a list is gone, and its secret is
+destroyed for that. An object that does not read as one of its kind is planned as it was before; where nothing is known
+of it, as one that nobody may use. The same holds of every object while the cluster's definitions of our kinds are older
+than this release: what they have dropped of a spec cannot be seen any more.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from kvgrove_crds.reasons import ConditionReason
 from kvgrove_operator import paths, served_schema, texts
 from kvgrove_operator.keys import Key, Kind
 from kvgrove_operator.kube import Kube, Object, Unavailable
+from kvgrove_operator.listing import Listing
 from kvgrove_operator.model_files import desired_model
 from kvgrove_operator.plan import Desired, DesiredModel
 from kvgrove_operator.plan_problems import PlanProblem, of_model, of_namespace
@@ -82,6 +83,8 @@ class Reader:
 
     def __init__(self, kube: Kube, settings: Settings, finalizer: str) -> None:
         self._kube, self._settings, self._finalizer = kube, settings, finalizer
+        self.listing = Listing(kube, settings.namespaces)
+        """To be told what is heard of namespaces."""
         self._config_maps: dict[texts.Name, dict[str, str] | None] = {}
         self._last: dict[str, PromptCacheNamespace] = {}
         self._parsed: dict[str, tuple[Object, Resource]] = {}
@@ -102,6 +105,7 @@ class Reader:
         """Read ConfigMaps and definitions anew: an event may have been missed."""
         self._changes += 1
         self._config_maps.clear()
+        self.listing.forget()
         self._anew = True
 
     async def read(self, known: Collection[str]) -> Declared:
@@ -110,8 +114,7 @@ class Reader:
             self._unserved = await self._missing_field()
             self._anew = False
         found_models = await self._kube.list(paths.MODELS)
-        watched = self._settings.namespaces or ("",)
-        found = [item for name in watched for item in await self._kube.list(paths.namespaces(name))]
+        found = await self.listing.read()
         problems: list[PlanProblem] = []
         models = self._models(found_models, problems)
         present = frozenset(_uid(item) for item in found)

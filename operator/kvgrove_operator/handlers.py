@@ -65,6 +65,7 @@ def registry_of(add: Callable[[Key], None], reader: Reader, objects: Objects) ->
         if objects.heard(body):
             add(Key(Kind.NAMESPACE, f"{body['metadata']['namespace']}/{body['metadata']['name']}"))
         if changes.of_declared(type, body):
+            reader.listing.heard(body, came_or_went=type != "MODIFIED")
             add(PLAN)
 
     @kopf.on.event(GROUP, VERSION, "modelversions", registry=registry)

@@ -104,6 +104,9 @@ class Reconciler:
         done = await asyncio.gather(
             *(self._objects.add_finalizer(path_of(held), held) for held in declared.unfinalized), return_exceptions=True
         )
+        for held in declared.unfinalized:
+            if held["kind"] == "PromptCacheNamespace":
+                self._reader.listing.heard(held, came_or_went=False)
         for problem in done:
             # One that somebody else changes at this moment is read anew below, and holds nobody up.
             if isinstance(problem, BaseException) and not isinstance(problem, Conflict):
@@ -114,7 +117,8 @@ class Reconciler:
             self._add(PLAN)
         if declared.outdated:
             self._add(PLAN, delay=_LOOK_AGAIN_SECONDS)  # no event tells that definitions were applied
-        self._add(WORKLOADS)
+        if before is None or (before.models, before.unreadable) != (declared.models, declared.unreadable):
+            self._add(WORKLOADS)
         self._add(ALERTS)
         for key in self.statuses() if before is None or before.problems != declared.problems else declared.news(before):
             self._add(key)

@@ -63,6 +63,10 @@ def test_a_plan_concerns_the_namespaces_that_it_changes_and_no_others() -> None:
     first = planning(*desired.namespaces, observed=ready("m1"))
     purged = planning(namespace("a", purge={"epoch": 2}), namespace("b"), observed=ready("m1"))
     assert set(notices.plan(first, purged, desired)) == {A}
+    gone = planning(namespace("b"), observed=ready("m1"))
+    assert A in set(notices.plan(purged, gone, desired))
+    refused = planning(namespace("b", aliases=["x"]), namespace("c", aliases=["x"]), observed=ready("m1"))
+    assert {B, Key(Kind.NAMESPACE, "team/c")} <= set(notices.plan(gone, refused, desired))
 
 
 def test_a_namespace_that_begins_to_use_a_model_concerns_the_model() -> None:
@@ -70,10 +74,6 @@ def test_a_namespace_that_begins_to_use_a_model_concerns_the_model() -> None:
     first = planning(namespace("a"), models=models, observed=ready("m1", "m2"))
     moved = planning(namespace("a", model_name="m2"), models=models, observed=ready("m1", "m2"))
     assert set(notices.plan(first, moved, Desired(models, ()))) == {A, M, Key(Kind.MODEL, "m2")}
-    gone = planning(namespace("b"), observed=ready("m1"))
-    assert A in set(notices.plan(purged, gone, desired))
-    refused = planning(namespace("b", aliases=["x"]), namespace("c", aliases=["x"]), observed=ready("m1"))
-    assert {B, Key(Kind.NAMESPACE, "team/c")} <= set(notices.plan(gone, refused, desired))
 
 
 def test_a_plan_that_changes_nothing_concerns_nobody() -> None:

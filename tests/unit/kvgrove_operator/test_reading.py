@@ -98,6 +98,7 @@ def test_a_text_is_lost_to_nobody_while_another_is_fetched() -> None:
     reader = reader_of(server)
     texts_of(reader)
     server.keys = ("a", "b")
+    reader.listing.heard(namespace("a", "b"), came_or_went=True)
 
     def change(path: str) -> None:
         if path.endswith("/b"):
