@@ -49,23 +49,22 @@ _CONVERGE_SECONDS, _PURGE_SECONDS = 300.0, 60.0
 
 def measure(size: Size, purges: int, idle: float) -> dict[str, float]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # what an operator logs, also as it ends
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgrove-operator-")))
         plane = stack.enter_context(Plane.in_folder(folder / "plane"))
         apply_crds(plane)
         models = folder / "models"
         models.mkdir()
-        # What it logs is of no interest unless something goes wrong.
-        with contextlib.redirect_stdout(sys.stderr):
-            first = stack.enter_context(operator(plane, folder / "op", models, *_LEASE, light=True))
-            second = Operator(token(plane), folder / "second", models, port=first.port, arguments=_LEASE, light=True)
-            try:
-                stack.enter_context(node_objects(plane, folder, size))
-                stack.enter_context(members(plane, first, folder / "members", size))
-                return _figures(Scene(Api(plane), first, second, size, models), purges, idle)
-            finally:
-                if second.process is not None:
-                    second.process.kill()
-                    second.process.wait(30)
+        first = stack.enter_context(operator(plane, folder / "op", models, *_LEASE, light=True))
+        second = Operator(token(plane), folder / "second", models, port=first.port, arguments=_LEASE, light=True)
+        try:
+            stack.enter_context(node_objects(plane, folder, size))
+            stack.enter_context(members(plane, first, folder / "members", size))
+            return _figures(Scene(Api(plane), first, second, size, models), purges, idle)
+        finally:
+            if second.process is not None:
+                second.process.kill()
+                second.process.wait(30)
 
 
 @dataclass(frozen=True)

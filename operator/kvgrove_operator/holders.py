@@ -234,9 +234,10 @@ class Holders:
             yield uid, self._namespaces[uid].holders[member, boot]
 
     def _enter(self, uid: str, namespace: HeldNamespace, holder: Holder) -> None:
-        namespace.holders[holder.member, holder.boot] = holder
-        namespace.counts[holder.standing] += 1
         member = self._members.setdefault(holder.member, HoldingMember())
+        boot = member.names.setdefault(holder.boot, (holder.member, holder.boot))
+        namespace.holders[boot] = holder
+        namespace.counts[holder.standing] += 1
         member.uids.setdefault(holder.boot, set()).add(uid)
         member.settled_until = min(member.settled_until, holder.deadline)
 
@@ -252,7 +253,7 @@ class Holders:
         member = self._members[holder.member]
         member.uids[holder.boot].discard(uid)
         if not member.uids[holder.boot]:
-            del member.uids[holder.boot]
+            del member.uids[holder.boot], member.names[holder.boot]
         if not member.uids:
             del self._members[holder.member]
         self._dirty.add(holder.member)

@@ -64,5 +64,7 @@ class HeldNamespace:
 class HoldingMember:
     uids: dict[str, set[str]] = field(default_factory=dict)
     """Boot -> namespaces of which it is a holder."""
+    names: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Boot -> (member, boot): one object for all its namespaces."""
     settled_until: float = -inf
     """Before that no lease of it runs out."""

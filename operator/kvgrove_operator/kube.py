@@ -81,7 +81,7 @@ class Kube:
         while True:
             query = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
             page = await self._call("GET", path, query=query | ({"continue": token} if token else {}))
-            items += page["items"]
+            items += map(_without_notes, page["items"])
             token = page["metadata"].get("continue", "")
             if not token:
                 return items
@@ -89,7 +89,7 @@ class Kube:
     async def get(self, path: str) -> Object | None:
         """The object; None where there is none."""
         try:
-            return await self._call("GET", path)
+            return _without_notes(await self._call("GET", path))
         except NotFound:
             return None
 
@@ -159,6 +159,12 @@ class Kube:
         if response.status < 300:
             return msgspec.json.decode(response.data, type=Object)
         raise _problem(method, path, response.status, response.data)
+
+
+def _without_notes(item: Object) -> Object:
+    """Without what servers note down of who wrote which field: a good part of an object, and nobody reads it here."""
+    item.get("metadata", {}).pop("managedFields", None)
+    return item
 
 
 def _problem(method: str, path: str, status: int, answer: bytes) -> Retryable | Terminal:

@@ -40,7 +40,7 @@ class Listing:
         try:
             if anew or not await self._replace(changed):
                 found = [item for name in self._watched for item in await self._kube.list(paths.namespaces(name))]
-                self._known = {path_of(item): _slim(item) for item in found}
+                self._known = {path_of(item): item for item in found}
         except BaseException:
             self._anew = True
             raise
@@ -52,11 +52,5 @@ class Listing:
             found, known = await self._kube.get(path), self._known.get(path)
             if found is None or known is None or found["metadata"]["uid"] != known["metadata"]["uid"]:
                 return False
-            self._known[path] = _slim(found)
+            self._known[path] = found
         return True
-
-
-def _slim(item: Object) -> Object:
-    """Without what servers note down for themselves."""
-    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**item, "metadata": metadata}

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from kvgrove_operator.holders import Holders
 from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.member_events import (
@@ -118,6 +120,7 @@ class MemberLedger:
         self._names: dict[bytes, str] = {}
         self._over: OrderedDict[str, list[str]] = OrderedDict()
         self._nodes: tuple[NodeEndpoint, ...] = ()
+        self._common: dict[str, NamespaceReport] = {}
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
@@ -195,6 +198,7 @@ class MemberLedger:
             case PlanIssued(namespaces=namespaces):
                 self._advance()
                 self._issued = self._revision
+                self._common = {uid: each for uid, each in self._common.items() if uid in namespaces}
                 self._holders.issue(namespaces, self._revision, event.now)
                 effects = self._send_to(self.members, event.now)
             case Leading(until=until):
@@ -232,7 +236,7 @@ class MemberLedger:
         if view is None:
             return [_refuse(event.peer, "hello_first", "this connection is not known: dial anew")]
         try:
-            report = report_with(view.report, event.report)
+            report = self._shared(report_with(view.report, event.report), view.report)
         except Malformed:
             return [_refuse(event.peer, "report_lost", "a report is missing before this one: dial anew")]
         newly_outranked = report.applied.term > self._revision.term and not self._outranked
@@ -251,6 +255,20 @@ class MemberLedger:
             if again or view.sent != newest:
                 effects += self._send_plan(view, now, whole=again)
         return effects
+
+    def _shared(self, report: NodeReport, before: NodeReport | None) -> NodeReport:
+        """``report``, with parts that another member reported as well in common: of a hundred members most are."""
+        if before is not None and report.namespaces is before.namespaces:
+            return report
+        held = {id(each) for each in before.namespaces} if before is not None else set()
+        kept = [each if id(each) in held else self._in_common(each) for each in report.namespaces]
+        return replace(report, namespaces=kept)
+
+    def _in_common(self, reported: NamespaceReport) -> NamespaceReport:
+        known = self._common.get(reported.uid)
+        if known is None or known != reported:
+            known = self._common[reported.uid] = reported
+        return known
 
     def _goodbye(self, peer: bytes, now: float) -> list[Effect]:
         view = self._members.get(self._names.get(peer, ""))
