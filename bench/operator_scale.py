@@ -102,7 +102,7 @@ def _figures(scene: Scene, purges: int, idle: float) -> dict[str, float]:
     first.process.kill()
     first.process.wait(30)
     killed = time.monotonic()
-    failover = _purged(api, statuses, 0, 99, size) - killed
+    failover = _purged(api, statuses, 0, 99, size, _CONVERGE_SECONDS) - killed
     acks.sort()
     return {
         "namespaces": size.namespaces,
@@ -117,12 +117,14 @@ def _figures(scene: Scene, purges: int, idle: float) -> dict[str, float]:
     }
 
 
-def _purged(api: Api, statuses: Statuses, number: int, epoch: int, size: Size) -> float:
+def _purged(
+    api: Api, statuses: Statuses, number: int, epoch: int, size: Size, seconds: float = _PURGE_SECONDS
+) -> float:
     """When that purge of that namespace is confirmed."""
     path = namespace_path(number, size)
     api.merge(path, {"spec": {"purge": {"epoch": epoch}}})
     team, name = f"team-{number % size.teams}", path.rpartition("/")[2]
-    return statuses.wait(lambda: purged(statuses.of(team, name), epoch), f"the purge of {name}", _PURGE_SECONDS)
+    return statuses.wait(lambda: purged(statuses.of(team, name), epoch), f"the purge of {name}", seconds)
 
 
 def _tell(text: str) -> None:
