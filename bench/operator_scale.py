@@ -102,7 +102,7 @@ def _figures(scene: Scene, purges: int, idle: float) -> dict[str, float]:
     first.process.kill()
     first.process.wait(30)
     killed = time.monotonic()
-    failover = _purged(api, statuses, 0, 99, size, _CONVERGE_SECONDS) - killed
+    failover = _purged(api, statuses, 0, 99, size, seconds=_CONVERGE_SECONDS) - killed
     acks.sort()
     return {
         "namespaces": size.namespaces,
@@ -118,7 +118,7 @@ def _figures(scene: Scene, purges: int, idle: float) -> dict[str, float]:
 
 
 def _purged(
-    api: Api, statuses: Statuses, number: int, epoch: int, size: Size, seconds: float = _PURGE_SECONDS
+    api: Api, statuses: Statuses, number: int, epoch: int, size: Size, *, seconds: float = _PURGE_SECONDS
 ) -> float:
     """When that purge of that namespace is confirmed."""
     path = namespace_path(number, size)
