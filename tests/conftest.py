@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=5))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """One that is marked ``alone`` waits for the tests of other workers, and they for it; no time-out counts that."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return (yield)
+    from taking_turns import turn
+
+    folder = Path(tempfile.gettempdir()) / f"kvgrove-turns-{run}"
+    folder.mkdir(exist_ok=True)
+    with turn(folder, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from prometheus_rig import Watch, quickened
 
 from kvgrove_protocol.reasons import MissReason
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
 
 Alert = tuple[str, str, str]
 """Name, namespace or node, cause."""
