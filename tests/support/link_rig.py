@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -127,6 +128,16 @@ class Member:
     @property
     def leased(self) -> bool:
         return self.leases.valid("u1", boottime())
+
+
+@asynccontextmanager
+async def linked(context: zmq.asyncio.Context) -> AsyncIterator[tuple[Planner, Member]]:
+    """A planner and a member that dials it; both are ended in order where nothing went wrong."""
+    planner = Planner(context)
+    member = Member(context, planner.socket.address)
+    yield planner, member
+    await member.link.close()
+    await planner.stop()
 
 
 async def bound(context: zmq.asyncio.Context, address: str, *, term: int, keys: LinkKeys | None = None) -> Planner:

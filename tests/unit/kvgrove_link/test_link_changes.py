@@ -1,7 +1,7 @@
 """Plans and reports travel as what changed since one that both sides hold, over real sockets."""
 
 import zmq.asyncio
-from link_rig import Member, Planner, bound, node_plan, over_loopback, until
+from link_rig import Member, Planner, bound, linked, node_plan, over_loopback, until
 from msgspec.structs import replace
 
 from kvgrove_protocol.changes import plan_since, report_with
@@ -14,32 +14,26 @@ def _reports(planner: Planner) -> list[NodeReport]:
 
 @over_loopback
 async def test_a_member_that_is_sent_changes_applies_the_whole_plan(context: zmq.asyncio.Context) -> None:
-    planner = Planner(context)
-    member = Member(context, planner.socket.address)
-    await until(lambda: any(report.applied == Revision(1, 1) for report in _reports(planner)))
-    await planner.socket.send(planner.peers[-1], plan_since(node_plan(1), node_plan(2)))
-    await until(lambda: member.applied == Revision(1, 2))
-    assert member.plans == [node_plan(1), node_plan(2)]
-    assert not any(report.plan_wanted for report in _reports(planner))
-    await member.link.close()
-    await planner.stop()
+    async with linked(context) as (planner, member):
+        await until(lambda: any(report.applied == Revision(1, 1) for report in _reports(planner)))
+        await planner.socket.send(planner.peers[-1], plan_since(node_plan(1), node_plan(2)))
+        await until(lambda: member.applied == Revision(1, 2))
+        assert member.plans == [node_plan(1), node_plan(2)]
+        assert not any(report.plan_wanted for report in _reports(planner))
 
 
 @over_loopback
 async def test_a_member_that_lacks_the_base_asks_once_for_the_whole_plan(context: zmq.asyncio.Context) -> None:
-    planner = Planner(context)
-    member = Member(context, planner.socket.address)
-    await until(lambda: member.applied == Revision(1, 1))
-    await planner.socket.send(planner.peers[-1], plan_since(node_plan(7), node_plan(8)))
-    await until(lambda: any(report.plan_wanted for report in _reports(planner)))
-    count = len(_reports(planner))
-    await until(lambda: len(_reports(planner)) > count + 2)
-    assert sum(report.plan_wanted for report in _reports(planner)) == 1
-    assert member.plans == [node_plan(1)]
-    await planner.socket.send(planner.peers[-1], node_plan(8))
-    await until(lambda: member.applied == Revision(1, 8))
-    await member.link.close()
-    await planner.stop()
+    async with linked(context) as (planner, member):
+        await until(lambda: member.applied == Revision(1, 1))
+        await planner.socket.send(planner.peers[-1], plan_since(node_plan(7), node_plan(8)))
+        await until(lambda: any(report.plan_wanted for report in _reports(planner)))
+        count = len(_reports(planner))
+        await until(lambda: len(_reports(planner)) > count + 2)
+        assert sum(report.plan_wanted for report in _reports(planner)) == 1
+        assert member.plans == [node_plan(1)]
+        await planner.socket.send(planner.peers[-1], node_plan(8))
+        await until(lambda: member.applied == Revision(1, 8))
 
 
 @over_loopback
@@ -60,12 +54,9 @@ async def test_each_connection_begins_with_a_whole_report(context: zmq.asyncio.C
 
 @over_loopback
 async def test_reports_sent_as_changes_add_up(context: zmq.asyncio.Context) -> None:
-    planner = Planner(context)
-    member = Member(context, planner.socket.address)
-    await until(lambda: len(_reports(planner)) > 3)
-    heard: NodeReport | None = None
-    for report in _reports(planner):
-        heard = report_with(heard, report)
-        assert heard == replace(report, base=0, gone=[], namespaces=[])
-    await member.link.close()
-    await planner.stop()
+    async with linked(context) as (planner, _):
+        await until(lambda: len(_reports(planner)) > 3)
+        heard: NodeReport | None = None
+        for report in _reports(planner):
+            heard = report_with(heard, report)
+            assert heard == replace(report, base=0, gone=[], namespaces=[])
