@@ -9,7 +9,7 @@ A change cuts first, unless the document says ``update: WarmFirst``: see `coming
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ class Contents:
     """The highest that any document was ever given."""
     prefixes: dict[str, PrefixEntry]
     bodies: dict[bytes, bytes]
-    """Digest -> text, of what is in force and known."""
+    """Digest -> text, of what is in force or coming, and known; of what is withdrawn nothing is handed out."""
     missing: tuple[str, ...]
     """Field paths of texts that could not be resolved: what was in force for them stays, what is new is left out."""
 
@@ -111,7 +111,9 @@ def contents(
         if entry.epoch == _NOT_YET:
             documents[label] = replace(entry, epoch=fresh)
             epoch = fresh
-    return Contents(revision, documents, coming, max(epoch, revision), prefixes, texts.bodies, tuple(texts.missing))
+    in_use = [*documents.values(), *(each.entry for each in coming.values())]
+    bodies = texts.only({entry.digest for entry in in_use} | {entry.digest for entry in prefixes.values()})
+    return Contents(revision, documents, coming, max(epoch, revision), prefixes, bodies, tuple(texts.missing))
 
 
 def _document_plan(name: str, entry: DocumentEntry) -> DocumentPlan:
@@ -122,15 +124,19 @@ class _Texts:
     """Names texts by their digests, and falls back to what was in force for those that cannot be had."""
 
     def __init__(self, kept: Mapping[bytes, bytes]) -> None:
-        self.bodies: dict[bytes, bytes] = {}
         self.missing: list[str] = []
+        self._bodies: dict[bytes, bytes] = {}
         self._kept = kept
+
+    def only(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """Digest -> text, of those of ``digests`` that are known."""
+        return {digest: body for digest, body in self._bodies.items() if digest in digests}
 
     def keep(self, digest: bytes) -> bool:
         """Hand an older text out for longer; False where it is not known any more."""
         if digest in self._kept:
-            self.bodies[digest] = self._kept[digest]
-        return digest in self.bodies
+            self._bodies[digest] = self._kept[digest]
+        return digest in self._bodies
 
     def document(self, content: DocumentSpec, path: str, held: DocumentEntry | None) -> DocumentEntry | None:
         """The entry that is wanted, without its epoch; who may refer to it follows the spec even without a text."""
@@ -157,7 +163,7 @@ class _Texts:
             return None
         body = content.text.encode()
         name = body_digest(body)
-        self.bodies[name] = body
+        self._bodies[name] = body
         return name
 
 

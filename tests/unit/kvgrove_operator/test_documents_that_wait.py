@@ -59,6 +59,17 @@ def test_it_switches_when_every_node_has_it_warm_with_the_epoch_it_was_warmed_un
     assert switched.fence.documents == waiting.fence.documents + 1
 
 
+@pytest.mark.parametrize("end", ["switched", "given up", "cut"])
+def test_i3_the_plan_that_ends_a_version_hands_its_text_out_no_more(planning: Planning, end: str) -> None:
+    epoch = only(planning(of(declared("v2")))).coming[0].epoch
+    last = {
+        "switched": lambda: planning(of(declared("v2")), observed=heard([epoch], 10, 10)),
+        "given up": lambda: planning(of(declared("v1"))),
+        "cut": lambda: planning(of(document("doc", "text of v2", "v2"))),
+    }[end]()
+    assert list(last.bodies.values()) == [b"text of v1" if end == "given up" else b"text of v2"]
+
+
 def test_the_declared_ratio_is_enough(planning: Planning) -> None:
     wanted = of(declared("v2"), warmup={"minimumRatio": 0.9})
     epoch = only(planning(wanted)).coming[0].epoch
