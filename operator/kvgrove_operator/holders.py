@@ -4,29 +4,29 @@ The part of the ledger that knows namespaces and boots, not connections. Pure; r
 Every change of what must be durable marks the member; `flush` says what to persist.
 
 A fleet of a hundred members with a thousand namespaces has 100,000 holders, so that nothing that happens often may walk
-them all: they are found by member too, counted by standing as they change, and looked at for time alone only where some
-lease of the member may have run out.
+them all: they are found by member too, counted by standing as they change, renewed together where nothing changed, and
+looked at for time alone only where some lease of the member may have run out.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from kvgrove_operator.evidence import WHOLE
-from kvgrove_operator.holdings import HeldNamespace, Holder, HoldingMember, Invalidation
+from kvgrove_operator.holdings import HeldNamespace, Holder, HoldingMember, Invalidation, Renewal, ending
 from kvgrove_operator.member_events import Issued, MemberRecord, Persist
 from kvgrove_operator.plan_state import Proof
 from kvgrove_operator.standing import Change, Standing
 from kvgrove_operator.verification import genuine
 from kvgrove_protocol.control import Hello, NodeReport, Revision
 from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.receipts import EraseOutcome, Receipt
+
+FenceOf = Callable[[str], Fence | None]
 
 MAX_FINAL_PROOFS = 1_024
 """Of namespaces that are erased; the oldest goes first."""
-
-CLOCK_MARGIN = 1e-3
-"""Two machines' clocks are taken to run at rates that differ by less than this (NTP slews by at most 5e-4)."""
 
 
 class Holders:
@@ -35,17 +35,13 @@ class Holders:
     def __init__(self, records: Iterable[MemberRecord], now: float) -> None:
         self._namespaces: dict[str, HeldNamespace] = {}
         self._members: dict[str, HoldingMember] = {}
+        self._heard: dict[str, Renewal] = {}
+        self._erasing: set[str] = set()
         self._dirty: set[str] = set()
         self._final: OrderedDict[str, Proof] = OrderedDict()
         for record in records:
-            holder = Holder(
-                record.member,
-                record.boot,
-                record.role,
-                record.seconds,
-                now + record.seconds * (1 + CLOCK_MARGIN),
-                Standing.PENDING,
-            )
+            ends = ending(now, record.seconds)
+            holder = Holder(record.member, record.boot, record.role, record.seconds, ends, Standing.PENDING)
             self._enter(record.uid, self._namespaces.setdefault(record.uid, HeldNamespace()), holder)
 
     # -- changes ---------------------------------------------------------------------------------------------------
@@ -56,78 +52,70 @@ class Holders:
             before = self._namespaces.get(uid)
             if before is not None and before.issued is not None and not issued.fence.covers(before.issued.fence):
                 raise Malformed(f"namespaces[{uid}].fence", "is older than the one issued before: fences never fall")
-        for uid, issued in planned.items():
+        for uid in [*planned, *(uid for uid in self._namespaces if uid not in planned)]:
+            wanted = planned.get(uid)
             namespace = self._namespaces.setdefault(uid, HeldNamespace())
-            if issued == namespace.issued:
+            if wanted == namespace.issued and namespace.since is not None:
                 continue
-            if namespace.issued is None or issued.fence != namespace.issued.fence:
+            for renewal in self._heard.values():
+                renewal.open.add(uid)
+            if wanted is None or namespace.issued is None or wanted.fence != namespace.issued.fence:
                 self._renew(uid, namespace, revision, now)
-            namespace.issued = issued
-            namespace.evidence.issue(issued.erasures, issued.seal, namespace.holders)
-        for uid, namespace in self._namespaces.items():
-            if uid not in planned and (namespace.issued is not None or namespace.since is None):
-                self._renew(uid, namespace, revision, now)
-                namespace.issued = None
-                namespace.evidence.issue([WHOLE], b"", namespace.holders)
+            namespace.issued = wanted
+            erasures, seal = ([WHOLE], b"") if wanted is None else (wanted.erasures, wanted.seal)
+            namespace.evidence.issue(erasures, seal, namespace.holders)
+            (self._erasing.add if wanted is None else self._erasing.discard)(uid)
         self.settle(now)
 
-    def acknowledge(self, hello: Hello, report: NodeReport) -> list[str]:
-        """Note what ``report`` confirms; the UIDs of planned namespaces whose newest fence the member enforces.
+    def hear(self, hello: Hello) -> None:
+        """A connection of this boot has begun: nothing is confirmed on it yet."""
+        self._heard[hello.member] = Renewal((hello.member, hello.boot), hello.role)
 
-        What is to be erased is confirmed by no longer being reported and by a receipt. Receipts that the member of
-        ``hello`` has not signed prove nothing, and are passed over.
+    def hang_up(self, member: str) -> None:
+        """The connection of ``member``, if any, is over; what was granted on it runs on."""
+        self._heard.pop(member, None)
+
+    def answer(
+        self, hello: Hello, report: NodeReport, changed: Iterable[str] | None, fence_of: FenceOf, now: float
+    ) -> dict[str, float]:
+        """Note what ``report`` confirms; UID -> seconds of the leases that are granted and recorded for it: on the
+        planned namespaces whose newest fence the member enforces.
+
+        ``changed``: the namespaces of which it says something else than the report before on the same connection;
+        None: it is the first. ``fence_of``: the fence it enforces of a namespace. What is to be erased is confirmed by
+        no longer being reported and by a receipt. Receipts that the member of ``hello`` has not signed prove nothing,
+        and are passed over.
         """
-        boot = (hello.member, hello.boot)
-        enforced = {namespace.uid: namespace.fence for namespace in report.namespaces}
+        renewal = self._heard[hello.member]
+        if changed is None or report.applied < renewal.applied:
+            renewal.open.update(self._namespaces)
+        else:
+            renewal.open.update(changed)
+        renewal.applied = report.applied
         receipts: dict[str, list[Receipt]] = {}
         for receipt in report.receipts:
-            if genuine(receipt, hello):
+            if receipt.uid in self._namespaces and genuine(receipt, hello):
                 receipts.setdefault(receipt.uid, []).append(receipt)
-        confirmed: list[str] = []
-        applied, fence_of, reached = report.applied, enforced.get, None
-        for uid, namespace in self._namespaces.items():
-            of_it = receipts.get(uid, ()) if receipts else ()
-            if of_it:
-                namespace.evidence.take(boot, hello.role, of_it, hello.public_key)
-            since = namespace.since
-            if since is not reached:  # most have the same one
-                if since is None or applied < since:
-                    continue
-                reached = since
+        granted: dict[str, float] = {}
+        for uid in renewal.open | receipts.keys():
+            namespace = self._namespaces.get(uid)
+            if namespace is None:
+                renewal.open.discard(uid)
+                continue
+            if (holder := namespace.holders.get(renewal.boot)) is not None:
+                holder.stop(uid)
+            if of_it := receipts.get(uid, ()):
+                namespace.evidence.take(renewal.boot, renewal.role, of_it, hello.public_key)
+            if not self._confirm(namespace, renewal, fence_of(uid), of_it):
+                continue
             if namespace.issued is not None:
-                fence, newest = fence_of(uid), namespace.issued.fence
-                if fence != newest and (fence is None or not fence.covers(newest)):
-                    continue
-                confirmed.append(uid)
-            elif uid in enforced or not any(_all_of_it(receipt) for receipt in of_it):
-                continue
-            holder = namespace.holders.get(boot)
-            if holder is not None and holder.standing is not Standing.CONFIRMED:
-                namespace.move(holder, Change.ACKED)
+                granted[uid] = self._grant(uid, namespace, namespace.issued.lease_seconds, renewal, now)
+        renewal.at = now
+        granted |= renewal.seconds
+        if granted:  # it may have held no lease for a while
+            known = self._members[hello.member]
+            known.settled_until = min(known.settled_until, now + min(granted.values()))
         self._forget_erased()
-        return confirmed
-
-    def grant(self, uids: Iterable[str], hello: Hello, now: float) -> dict[str, float]:
-        """Record leases on ``uids``, whose newest fences the member has just confirmed; the seconds of each."""
-        boot, granted, first = (hello.member, hello.boot), {}, inf
-        for uid in uids:
-            namespace = self._namespaces[uid]
-            if namespace.issued is None:
-                raise Malformed(uid, "is not planned: nothing may be granted on it")
-            granted[uid] = seconds = namespace.issued.lease_seconds
-            ends = now + seconds * (1 + CLOCK_MARGIN)
-            holder = namespace.holders.get(boot)
-            if holder is None:
-                self._enter(uid, namespace, Holder(*boot, hello.role, seconds, ends, Standing.CONFIRMED))
-                self._dirty.add(hello.member)
-                continue
-            if seconds > holder.seconds or (seconds < holder.seconds and ends >= holder.deadline):
-                holder.seconds = seconds
-                self._dirty.add(hello.member)
-            holder.deadline = max(holder.deadline, ends)
-            first = min(first, ends)
-        if (known := self._members.get(hello.member)) is not None:
-            known.settled_until = min(known.settled_until, first)  # it may have held no lease for a while
         return granted
 
     def supersede(self, member: str, boot: str) -> None:
@@ -212,6 +200,36 @@ class Holders:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _confirm(
+        self, namespace: HeldNamespace, renewal: Renewal, fence: Fence | None, receipts: Sequence[Receipt]
+    ) -> bool:
+        """Whether the member has confirmed what is in force. ``fence``: the one it enforces. ``receipts``: genuine."""
+        if namespace.since is None or renewal.applied < namespace.since:
+            confirmed = False
+        elif namespace.issued is not None:
+            confirmed = fence is not None and fence.covers(namespace.issued.fence)
+        else:
+            confirmed = fence is None and any(_all_of_it(receipt) for receipt in receipts)
+        holder = namespace.holders.get(renewal.boot)
+        if confirmed and holder is not None and holder.standing is not Standing.CONFIRMED:
+            namespace.move(holder, Change.ACKED)
+        return confirmed
+
+    def _grant(self, uid: str, namespace: HeldNamespace, seconds: float, renewal: Renewal, now: float) -> float:
+        """Record a lease of ``seconds`` from ``now`` on."""
+        ends, holder = ending(now, seconds), namespace.holders.get(renewal.boot)
+        if holder is None:
+            holder = Holder(*renewal.boot, renewal.role, seconds, ends, Standing.CONFIRMED)
+            self._enter(uid, namespace, holder)
+            self._dirty.add(holder.member)
+        elif seconds > holder.seconds or (seconds < holder.seconds and ends >= holder.ends):
+            holder.seconds = seconds
+            self._dirty.add(holder.member)
+        holder.ends = max(holder.ends, ends)
+        if holder.seconds == seconds:
+            holder.go_on(uid, renewal)
+        return seconds
+
     def _renew(self, uid: str, namespace: HeldNamespace, revision: Revision, now: float) -> None:
         namespace.since, namespace.gone = revision, 0
         for holder in [*namespace.holders.values()]:
@@ -248,6 +266,7 @@ class Holders:
         self._leave_out(uid, namespace, holder)
 
     def _leave_out(self, uid: str, namespace: HeldNamespace, holder: Holder) -> None:
+        holder.stop(uid)
         del namespace.holders[holder.member, holder.boot]
         namespace.counts[holder.standing] -= 1
         member = self._members[holder.member]
@@ -259,19 +278,14 @@ class Holders:
         self._dirty.add(holder.member)
 
     def _forget_erased(self) -> None:
-        erased = [
-            uid
-            for uid, namespace in self._namespaces.items()
-            if namespace.issued is None
-            and namespace.since is not None
-            and namespace.counts[Standing.CONFIRMED] == len(namespace.holders)
-        ]
+        erased = [uid for uid in self._erasing if self._namespaces[uid].all_confirmed]
         for uid in erased:
             namespace = self._namespaces[uid]
             namespace.evidence.expect(namespace.holders)
             for holder in [*namespace.holders.values()]:
                 self._leave_out(uid, namespace, holder)
             del self._namespaces[uid]
+            self._erasing.discard(uid)
             self._final[uid] = namespace.evidence.proofs().get(WHOLE, Proof())
         while len(self._final) > MAX_FINAL_PROOFS:
             self._final.popitem(last=False)

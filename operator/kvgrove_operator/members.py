@@ -31,7 +31,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from kvgrove_operator.holders import Holders
-from kvgrove_operator.holdings import Invalidation
+from kvgrove_operator.holdings import NO_REVISION, Invalidation
 from kvgrove_operator.member_events import (
     Effect,
     Event,
@@ -63,8 +63,9 @@ from kvgrove_protocol.control import (
     Revision,
 )
 from kvgrove_protocol.errors import Malformed
+from kvgrove_protocol.fence import Fence
 
-__all__ = ["Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
+__all__ = ["NO_REVISION", "Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
 
 MAX_MEMBERS = 4_096
 REMEMBERED_BOOTS = 16
@@ -73,8 +74,6 @@ SILENT_SECONDS = 15.0
 """A member not heard for this long is taken off the list; what it holds stays on record."""
 RESEND_SECONDS = 5.0
 """A member that still reports an older plan after this long is sent the newest again, as a whole."""
-NO_REVISION = Revision(term=0, n=0)
-"""Before every plan that is issued."""
 
 
 @dataclass
@@ -97,6 +96,11 @@ class MemberView:
         if self._index is None or self._index[0] is not self.report:
             self._index = self.report, {each.uid: each for each in self.report.namespaces}
         return self._index[1].get(uid)
+
+    def fence(self, uid: str) -> Fence | None:
+        """The one that it said last it enforces."""
+        said = self.namespace(uid)
+        return said.fence if said is not None else None
 
     @property
     def applied(self) -> Revision:
@@ -226,6 +230,7 @@ class MemberLedger:
             if known.hello.boot != hello.boot:
                 self._note_over(hello.member, known.hello.boot)
         self._holders.supersede(hello.member, hello.boot)
+        self._holders.hear(hello)
         self._members[hello.member] = view = MemberView(event.peer, hello, now)
         self._names[event.peer] = hello.member
         return [*self._follow_nodes(now), *self._send_plan(view, now)]
@@ -245,8 +250,9 @@ class MemberLedger:
             refusal = _refuse(event.peer, "not_leading", "another planner leads: dial anew")
             return [Outranked(report.applied.term), refusal] if newly_outranked else [refusal]
         view.heard, view.report = now, report
-        confirmed = self._holders.acknowledge(view.hello, report)
-        seconds = self._holders.grant(confirmed, view.hello, now)
+        said = event.report
+        changed = [*(each.uid for each in said.namespaces), *said.gone] if said.base else None
+        seconds = self._holders.answer(view.hello, report, changed, view.fence, now)
         grant = LeaseGrant(report_id=report.report_id, revision=self._revision, seconds=seconds)
         effects: list[Effect] = [Send(event.peer, grant)]
         newest = self.in_force(view.hello.role)
@@ -334,6 +340,7 @@ class MemberLedger:
     def _remove(self, view: MemberView, *, over: bool) -> None:
         del self._members[view.hello.member]
         del self._names[view.peer]
+        self._holders.hang_up(view.hello.member)
         if over:
             self._note_over(view.hello.member, view.hello.boot)
 

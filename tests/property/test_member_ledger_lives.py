@@ -30,6 +30,7 @@ from kvgrove_operator.member_events import (
     Tick,
 )
 from kvgrove_operator.members import MemberLedger
+from kvgrove_protocol.changes import report_since
 from kvgrove_protocol.control import (
     DAEMON,
     Goodbye,
@@ -37,6 +38,7 @@ from kvgrove_protocol.control import (
     LeaseGrant,
     NamespaceReport,
     NodeReport,
+    Refused,
     Revision,
     ToPlanner,
 )
@@ -75,6 +77,8 @@ class Process:
     applied: Revision = NOTHING
     enforced: dict[str, Fence] = field(default_factory=dict)
     reports: int = 0
+    told: NodeReport | None = None
+    """The last report on this connection; what follows is sent as what changed since."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,10 @@ class Fleet(RuleBasedStateMachine):
                     self._down(effect.peer, plan)
                 case Send(message=LeaseGrant() as grant):
                     self._down(effect.peer, grant)
+                case Send(message=Refused()):
+                    for process in self.processes:
+                        if process.peer == effect.peer:
+                            process.told = None
 
     def _down(self, peer: bytes, message: PlanFor | LeaseGrant) -> None:
         self.down += [(process, message) for process in self.processes if process.peer == peer]
@@ -181,6 +189,7 @@ class Fleet(RuleBasedStateMachine):
 
     def _dial(self, process: Process) -> None:
         process.planner, process.peer = self.newest, f"peer-{next(self.ids)}".encode()
+        process.told = None
         self._up(process, Hello(member=process.member, role=DAEMON, boot=process.boot))
 
     @precondition(lambda self: self.processes)
@@ -192,7 +201,9 @@ class Fleet(RuleBasedStateMachine):
         process.reports += 1
         process.leases.sent(process.reports, self.time + process.offset)
         namespaces = [NamespaceReport(uid=u, fence=f, purge_counter=f.purge) for u, f in process.enforced.items()]
-        self._up(process, NodeReport(report_id=process.reports, applied=process.applied, namespaces=namespaces))
+        report = NodeReport(report_id=process.reports, applied=process.applied, namespaces=namespaces)
+        self._up(process, report if process.told is None else report_since(process.told, report))
+        process.told = report
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data())

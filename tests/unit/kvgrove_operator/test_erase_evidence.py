@@ -8,7 +8,7 @@ import pytest
 from receipt_rig import KEY, SEAL, receipt
 
 from kvgrove_link.member_key import MemberKey
-from kvgrove_operator.holders import CLOCK_MARGIN
+from kvgrove_operator.holdings import CLOCK_MARGIN
 from kvgrove_operator.member_events import (
     HelloReceived,
     Issued,

@@ -6,7 +6,7 @@ import pytest
 from receipt_rig import KEY, receipt
 
 from kvgrove_link.member_key import MemberKey
-from kvgrove_operator.holders import CLOCK_MARGIN
+from kvgrove_operator.holdings import CLOCK_MARGIN
 from kvgrove_operator.member_events import (
     Effect,
     GoodbyeReceived,
@@ -24,6 +24,7 @@ from kvgrove_operator.member_events import (
     Tick,
 )
 from kvgrove_operator.members import NO_REVISION, RESEND_SECONDS, SILENT_SECONDS, Invalidation, MemberLedger
+from kvgrove_protocol.changes import report_since
 from kvgrove_protocol.control import (
     DAEMON,
     GATEWAY,
@@ -57,6 +58,7 @@ class Story:
         self.ledger = MemberLedger(term, now, records)
         self.effects: tuple[Effect, ...] = ()
         self.reports = 0
+        self.told: dict[bytes, NodeReport] = {}
         self.step(Leading(now, inf))
 
     def step(self, event: object) -> tuple[Effect, ...]:
@@ -67,7 +69,9 @@ class Story:
         self.step(PlanIssued(self.now, {"u1": Issued(fence, lease)}))
 
     def join(self, member: str = "node-0", boot: str = "a", role: str = DAEMON, peer: bytes = b"") -> None:
-        self.step(HelloReceived(self.now, peer or f"{member}/{boot}".encode(), hello(member, boot, role)))
+        peer = peer or f"{member}/{boot}".encode()
+        self.told.pop(peer, None)
+        self.step(HelloReceived(self.now, peer, hello(member, boot, role)))
 
     def report(
         self,
@@ -78,15 +82,20 @@ class Story:
         applied: Revision | None = None,
         receipts: tuple[Receipt, ...] = (),
     ) -> dict[str, float]:
-        """The seconds granted."""
+        """The seconds granted. Sent as members do: what changed since the report before on the same connection."""
         self.reports += 1
+        peer = f"{member}/{boot}".encode()
         report = NodeReport(
             report_id=self.reports,
             applied=applied or self.ledger.revision,
             namespaces=[NamespaceReport(uid="u1", fence=fence, purge_counter=fence.purge)] if fence else [],
             receipts=[*receipts],
         )
-        self.step(ReportReceived(self.now, f"{member}/{boot}".encode(), report))
+        before = self.told.get(peer)
+        self.told[peer] = report
+        self.step(ReportReceived(self.now, peer, report if before is None else report_since(before, report)))
+        if self.refusal is not None:
+            del self.told[peer]
         granted: dict[str, float] = {}
         for effect in self.effects:
             if isinstance(effect, Send) and isinstance(effect.message, LeaseGrant):
@@ -226,6 +235,18 @@ def test_i3_a_fence_reported_without_our_plan_applied_confirms_nothing(story: St
     assert story.counts == (0, 0, 0, 1)
 
 
+def test_i3_a_member_that_falls_back_behind_our_plan_is_granted_nothing(story: Story) -> None:
+    assert story.report(applied=Revision(term=0, n=9)) == {}
+    assert story.report() == {"u1": LEASE}
+
+
+def test_a_lease_that_is_declared_shorter_is_granted_shorter_at_once(story: Story) -> None:
+    story.issue(lease=100.0)
+    assert story.report() == {"u1": 100.0}
+    story.issue(lease=1.0)
+    assert [story.report(), story.report()] == [{"u1": 1.0}] * 2
+
+
 def test_without_the_lead_nothing_is_granted_or_welcomed(story: Story) -> None:
     story.step(Leading(story.now, story.now + 5))
     story.now += 5
@@ -279,6 +300,44 @@ def test_complete_by_the_end_of_the_last_lease_counted_from_its_grant(story: Sto
     assert story.counts == (0, 1, 0, 0)
     assert story.report(F2) == {"u1": LEASE}
     assert story.counts == (1, 0, 0, 0)  # it came back
+
+
+def test_a_lease_granted_after_all_had_run_out_runs_out_too(story: Story) -> None:
+    story.issue(lease=5.0)
+    story.pass_time(RUN_OUT + 1)
+    assert story.report() == {"u1": 5.0}
+    story.issue(F2)
+    story.pass_time(RUN_OUT / 2 - 0.001)
+    assert story.counts == (0, 0, 0, 1)
+    story.pass_time(0.002)
+    assert story.counts == (0, 1, 0, 0)
+
+
+def test_what_was_granted_on_a_connection_that_is_over_runs_on(story: Story) -> None:
+    story.now += 6
+    story.report()  # says nothing new, and is granted as before
+    story.now += 3
+    story.join()
+    story.issue(F2)
+    story.pass_time(RUN_OUT - 3 - 0.001)
+    assert story.counts == (0, 0, 0, 1)
+    story.pass_time(0.002)
+    assert story.counts == (0, 1, 0, 0)
+
+
+def test_what_was_granted_by_the_last_report_runs_on_when_the_next_one_is_granted_nothing(story: Story) -> None:
+    story.now += 6
+    story.report()
+    story.issue(F2)
+    story.now += 1
+    assert story.report(F1) == {}
+    story.now += 4
+    story.issue(Fence(2, 2, 1))
+    assert story.counts == (0, 0, 0, 1)
+    story.pass_time(RUN_OUT - 5 - 0.001)
+    assert story.counts == (0, 0, 0, 1)
+    story.pass_time(0.002)
+    assert story.counts == (0, 1, 0, 0)
 
 
 def test_the_longest_of_several_grants_counts(story: Story) -> None:

@@ -11,7 +11,7 @@ from kvgrove_crds.namespace import PromptCacheNamespace
 from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
 from kvgrove_crds.reasons import ConditionReason as Reason
 from kvgrove_operator.deletion import Debt, judge
-from kvgrove_operator.holders import Invalidation
+from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.namespace_facts import NamespaceFacts
 from kvgrove_operator.namespace_view import compose, deleting
 from kvgrove_operator.plan import Planned

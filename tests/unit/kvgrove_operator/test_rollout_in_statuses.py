@@ -8,7 +8,7 @@ from side_by_side_rig import Moving
 from kvgrove_cli.status import InvalidationStatus, NamespaceStatus
 from kvgrove_cli.view import Nodes, namespace_status
 from kvgrove_crds.namespace_status import PromptCacheNamespaceStatus
-from kvgrove_operator.holders import Invalidation
+from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.namespace_facts import NamespaceFacts
 from kvgrove_operator.namespace_view import compose
 from kvgrove_operator.plan_problems import namespace_object
