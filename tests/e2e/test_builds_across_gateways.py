@@ -63,6 +63,16 @@ class Fleet:
         assert answer.status_code == 200, answer.text
         return answer
 
+    def count(self, gateway: int, text: str) -> None:
+        """Has the prompt made there, and sends it to nobody: what is asked next is placed at once."""
+        answer = httpx.post(
+            f"{self.bases[gateway]}/v1/messages/count_tokens",
+            json={"model": "team/bot", "messages": [{"role": "user", "content": text}]},
+            headers={"Authorization": "Bearer ann"},
+            timeout=PATIENCE_S,
+        )
+        assert answer.status_code == 200, answer.text
+
     def builds_heard(self, gateway: int) -> float:
         counted = metrics(self.bases[gateway])
         (heard,) = re.findall(r"^kvgrove_router_builds_heard_total (\S+)", counted, re.MULTILINE)
@@ -107,6 +117,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], 
 def test_a_cold_prefix_asked_for_through_two_gateways_is_computed_by_one_node(fleet: Fleet) -> None:
     # In the same moment: nobody can have heard of the other's, but both know the same, and break ties alike.
     text, barrier = fleet.prefix(2), Barrier(2)
+    for gateway in range(2):
+        fleet.count(gateway, f"{text} {gateway}")
 
     def ask(gateway: int) -> httpx.Response:
         barrier.wait()

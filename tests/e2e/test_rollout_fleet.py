@@ -14,6 +14,7 @@ import httpx
 import pytest
 import yaml
 from fleets import NAMESPACE, POLICIES, STEP_SECONDS, RunningFleet, running_fleet
+from tokenizers import Tokenizer
 
 from kvgrove_cli.durable import write_atomically
 from kvgrove_cli.status import NamespaceStatus
@@ -216,7 +217,7 @@ def test_what_was_asked_most_is_warm_under_other_weights_and_nowhere_else(
 
 
 def test_a_template_alone_is_a_rollout_and_waits_for_approval_where_that_is_asked_for(
-    running: RunningFleet, declared: Declared
+    running: RunningFleet, declared: Declared, tiny_model: Callable[..., Path]
 ) -> None:
     declared.steps(HOUR, HOUR, approval="Manual")
     declared.move_to("other-template")
@@ -227,16 +228,16 @@ def test_a_template_alone_is_a_rollout_and_waits_for_approval_where_that_is_aske
     declared.phase("Shifting")
     assert set(placed(running, 24).values()) == {declared.generation("tiny"), declared.generation("other-template")}
     # and what is counted and explained is the prompt of the generation that answers then, whatever serves
-    lengths: dict[str, set[int]] = {}
+    tokenizer, around = Tokenizer.from_file(str(tiny_model("llama") / "tokenizer.json")), dict[str, set[int]]()
     for number in range(24):
         question = f"Is number {number:02} there?"
         counted, explained = _looked_at(running, question)
         answer = ask(running, ("user", question), kvgrove={})
         assert counted == explained["tokens"] == answer["usage"]["prompt_tokens"]
         assert explained["generation"] == by(answer)
-        lengths.setdefault(by(answer), set()).add(counted)
-    assert len(lengths) == 2
-    assert len(set.union(*lengths.values())) == 2, "their templates differ in length"
+        around.setdefault(by(answer), set()).add(counted - len(tokenizer.encode(question).ids))
+    assert [len(each) for each in around.values()] == [1, 1]
+    assert len(set.union(*around.values())) == 2, "their templates differ in length"
 
 
 def _looked_at(running: RunningFleet, question: str) -> tuple[int, dict[str, Any]]:
