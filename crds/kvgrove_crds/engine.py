@@ -76,7 +76,9 @@ class Toleration(Spec):
 
 
 class EngineSpec(Spec):
-    """The inference engine and where it runs. ModelVersions with equal placement share one DaemonSet."""
+    """The inference engine and where it runs. ModelVersions with equal node selectors and tolerations share one
+    DaemonSet; image, args and resources of the newest of them apply.
+    """
 
     type: Literal["transformers", "vllm"] = "transformers"
     """transformers is built in and hosts several generations in one process; vllm runs behind the connector."""

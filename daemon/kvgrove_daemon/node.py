@@ -296,6 +296,7 @@ class Node:
             role=DAEMON,
             boot=self.boot,
             pod_uid=self._settings.pod_uid,
+            placement=self._settings.placement,
             address=self.address,
             epochs_seen=dict(self._memory.epochs),
             namespace_uids=sorted(self._memory.epochs),

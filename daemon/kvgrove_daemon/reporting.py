@@ -57,7 +57,7 @@ def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> Namespa
     quota_problem = published.quota_problems.get(uid)
     problem = state.table.problems.get(uid) or state.warm_problems.get(uid) or quota_problem
     resolved = namespace.realm is not None and published.warm_fences.get(served) == warm_fence(namespace)
-    coming = _coming(uid, namespace, published) if resolved else None
+    coming = _coming(uid, namespace, published)
     return NamespaceReport(
         uid=uid,
         fence=namespace.plan.fence,
@@ -79,15 +79,15 @@ def _in_force(uid: str, namespace: HostedNamespace, state: NodeState) -> Namespa
 
 def _coming(uid: str, namespace: HostedNamespace, published: Published) -> Warmth | None:
     """How warm the coming versions of documents are under every generation that takes new conversations together, as
-    they come into force under all of them at once; None: the warm set of one of these is not resolved yet.
+    they come into force under all of them at once; None: the warm set of one of these is not resolved yet, or this node
+    holds none of them.
 
     One without traffic (still warming, or kept for a way back) holds no document up.
     """
-    weights = {each.model: each.weight for each in namespace.plan.generations}
+    weights = {each.model: each.weight for each in namespace.plan.generations} | {namespace.plan.model: 1}
+    taking = [each for each in namespace.served() if each.model is not None and weights[each.model.name]]
     total = Warmth()
-    for each in namespace.served():
-        if each.model is not namespace.model and (each.model is None or not weights[each.model.name]):
-            continue
+    for each in taking:
         served = uid, each.generation
         if published.warm_fences.get(served) != warm_fence(namespace):
             return None
@@ -97,7 +97,7 @@ def _coming(uid: str, namespace: HostedNamespace, published: Published) -> Warmt
             coming_ready=total.coming_ready + warmth.coming_ready,
             coming_wanted=total.coming_wanted + warmth.coming_wanted,
         )
-    return total
+    return total if taking else None
 
 
 def _generation(uid: str, namespace: HostedNamespace, published: Published) -> GenerationReport:

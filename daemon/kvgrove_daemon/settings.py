@@ -26,6 +26,8 @@ class Settings:
     device: str
     metrics: tuple[str, int] | None
     pod_uid: str
+    placement: str = ""
+    """Which models it is told of; empty: of all."""
     metrics_tls: tuple[Path, Path] | None = None
     """PEM certificate and key; None: the metrics' endpoint is in the clear."""
     metrics_address_file: Path | None = None
@@ -81,6 +83,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     )
     parser.add_argument("--pod-uid", default="", help="UID of the Pod, where there is one")
     parser.add_argument(
+        "--placement", default="", metavar="NAME", help="hold the models of this placement alone (default: all)"
+    )
+    parser.add_argument(
         "--kv-events",
         metavar="ENDPOINT",
         help="publish KV events of namespaces that opted in here, for others (default: off); ipc or loopback",
@@ -111,6 +116,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         metrics_tls=(found.metrics_tls_cert, found.metrics_tls_key) if found.metrics_tls_cert is not None else None,
         metrics_address_file=found.metrics_address_file,
         pod_uid=found.pod_uid,
+        placement=found.placement,
         link_keys=keys,
         drain_s=found.drain,
         otlp_endpoint=found.otlp_endpoint,

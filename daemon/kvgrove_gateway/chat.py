@@ -300,6 +300,7 @@ class Chat:
                 trial.resolution.model.block_size,
                 session=_session_key(trial.resolution),
                 without=failed,
+                placement=trial.resolution.model.placement,
             )
             try:
                 stream = placement.link.submit(trial.message(), placement.choice.uncached_tokens)

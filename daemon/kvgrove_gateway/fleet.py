@@ -17,7 +17,7 @@ from kvgrove_gateway.router.feed import FeedState
 from kvgrove_gateway.router.index import BlockIndex
 from kvgrove_gateway.router.placement import Choice, NodeView, Router
 from kvgrove_gateway.settings import Limits
-from kvgrove_protocol.control import NodeEndpoint
+from kvgrove_protocol.control import NodeEndpoint, fits
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,15 @@ class Fleet:
     @property
     def ready(self) -> list[NodeLink]:
         """Links that take requests: planned ones, or retired ones where no planned one is up."""
-        planned = [link for link in self._links.values() if link.state is LinkState.READY]
-        return planned or [link for link in self._retired if link.state is LinkState.READY]
+        return self.ready_for("")
+
+    def ready_for(self, placement: str) -> list[NodeLink]:
+        """The same of those that hold models of ``placement``."""
+        up = [
+            [link for link in links if link.state is LinkState.READY and fits(link.endpoint.placement, placement)]
+            for links in (self._links.values(), self._retired)
+        ]
+        return up[0] or up[1]
 
     def states(self) -> dict[str, int]:
         """Links by state, for metrics."""
@@ -133,13 +140,15 @@ class Fleet:
         *,
         session: bytes | None = None,
         without: Collection[str] = (),
+        placement: str = "",
     ) -> Placement:
         """The node to send a prompt to; raises Unavailable if there is none.
 
         ``keys``: the prompt's block keys, empty where it is served cold. ``without``: nodes that failed it already.
+        ``placement``: of the model that is to answer.
         """
         began = self._clock()
-        links = {link.name: link for link in self.ready if link.name not in without}
+        links = {link.name: link for link in self.ready_for(placement) if link.name not in without}
         if not links:
             raise Unavailable("No node can take the request now: try again.", code="no_node")
         fallbacks = self.router.fallbacks

@@ -76,6 +76,8 @@ class ModelPlan(_Part, frozen=True, kw_only=True):
     """Digest of the bundle that gateways fetch from a daemon; set with ``generation``."""
     reported_len: int = 0
     """The most tokens that any node takes, as they report; 0: not known. Gateways refuse by it what fits nowhere."""
+    placement: str = ""
+    """Of the daemons that hold it; see `fits`."""
 
     @property
     def known_len(self) -> int:
@@ -230,6 +232,12 @@ class NodeEndpoint(_Part, frozen=True, kw_only=True):
     member: str
     boot: str
     address: str
+    placement: str = ""
+
+
+def fits(daemon: str, model: str) -> bool:
+    """Whether a daemon of placement ``daemon`` holds a model of placement ``model``; an empty one fits all."""
+    return not daemon or not model or daemon == model
 
 
 class NodePlan(_Message, frozen=True, kw_only=True, tag="node_plan"):
@@ -268,6 +276,8 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     pod_uid: str = ""
     address: str = ""
     """Where gateways reach a daemon's data socket."""
+    placement: str = ""
+    """Of a daemon: it is told of the models of this placement; empty: of all."""
     capabilities: list[str] = []
     epochs_seen: dict[str, int] = {}
     """Namespace UID -> highest purge counter this member ever applied, also in earlier boots."""

@@ -89,6 +89,8 @@ class Declarations:
         daemons = fleet.daemons()
         reports = {node: view.namespace(uid) for node, view in daemons.items() if view.report is not None}
         nodes = self._placements.nodes(model)
+        others = [self.declared.models.get(each.model) for each in (plan.generations if plan is not None else ())]
+        beside = {node for other in others for node in self._placements.nodes(other)}
         return NamespaceFacts(
             resource=resource,
             before=before,
@@ -96,6 +98,7 @@ class Declarations:
             plan=plan,
             models={each.name: each for each in planned.models},
             nodes={node: reports.get(node) for node in sorted(nodes)},
+            beside={node: reports.get(node) for node in sorted(beside)},
             connected=frozenset(daemons),
             nodes_wanted=self._placements.wanted(model),
             invalidation=fleet.ledger.invalidation(uid),
@@ -188,6 +191,8 @@ class Declarations:
             nodes={node: reports.get(node) for node in sorted(self._placements.nodes(model))},
             connected=frozenset(daemons),
             nodes_wanted=self._placements.wanted(model),
+            unscheduled=self._placements.unscheduled(model),
+            overruled=self._placements.overruled(model),
             users=tuple(sorted(users)),
             problems=self._problems(model_object(name)),
             trouble=self._first_trouble(PLAN, WORKLOADS, Key(Kind.MODEL, name)),

@@ -26,6 +26,7 @@ from kvgrove_operator.model_files import desired_model
 from kvgrove_operator.plan import Desired, DesiredModel
 from kvgrove_operator.plan_problems import PlanProblem, of_model, of_namespace
 from kvgrove_operator.settings import Settings
+from kvgrove_operator.workloads import placement_of
 from kvgrove_protocol.errors import Terminal
 from kvgrove_protocol.fence import Fence
 
@@ -203,7 +204,7 @@ class Reader:
                 )
                 problems.append(of_model(model.name, ConditionReason.CONTENT_NOT_FOUND, message))
                 continue
-            desired.append(desired_model(filled, self._settings.daemons.model_root))
+            desired.append(desired_model(filled, self._settings.daemons.model_root, placement_of(filled)))
         return tuple(desired)
 
     async def _texts(

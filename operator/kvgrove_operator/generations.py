@@ -33,6 +33,8 @@ class DesiredModel:
     tokenizer_path: str = ""
     adapter_paths: tuple[str, ...] = ()
     """Of the spec's adapters, in its order."""
+    placement: str = ""
+    """Of the daemons that hold it; empty: all of them."""
 
 
 @dataclass
@@ -56,14 +58,19 @@ class Models:
         """Empty where it has none."""
         return self.states[name].plan.generation if name in self.states else b""
 
+    def holding(self, name: str, observed: Observed) -> frozenset[str]:
+        """The connected daemons that are to hold the model."""
+        return observed.of_placement(self.states[name].plan.placement) if name in self.states else frozenset()
+
     def ready_everywhere(self, name: str, observed: Observed) -> bool:
-        """Whether every daemon has the model ready under the generation that is named."""
-        if not self.named(name) or not observed.daemons:
+        """Whether every daemon that is to hold the model has it ready under the generation that is named."""
+        daemons = self.holding(name, observed)
+        if not self.named(name) or not daemons:
             return False
         reports = observed.models.get(name, {})
         return all(
             daemon in reports and reports[daemon].state == READY and reports[daemon].inputs == self.states[name].inputs
-            for daemon in observed.daemons
+            for daemon in daemons
         )
 
 
@@ -197,4 +204,5 @@ def _plan(model: DesiredModel, template: bytes) -> ModelPlan:
         max_batch=spec.engine.max_batch_size,
         prefill_chunk=spec.engine.prefill_chunk_tokens,
         pool_bytes={tier: size.bytes for tier, size in tiers.items() if size is not None and size.bytes},
+        placement=model.placement,
     )

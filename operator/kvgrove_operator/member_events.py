@@ -133,10 +133,12 @@ class Send:
 
 @dataclass(frozen=True)
 class SendPlan:
-    """Compose the plan in force for a member of this role, under this revision, and send it."""
+    """Compose the plan in force for a member of this role and placement, under this revision, and send it."""
 
     peer: bytes
     role: str
+    placement: str
+    """Of a daemon."""
     revision: Revision
     base: Revision
     """The plan that the member has, to be sent the changes since; one that was never issued: the whole is to be sent.

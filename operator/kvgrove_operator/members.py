@@ -314,7 +314,12 @@ class MemberLedger:
     def _follow_nodes(self, now: float) -> list[Effect]:
         """Gateways must know which daemons there are: a change of them is a new revision of the plan."""
         nodes = tuple(
-            NodeEndpoint(member=view.hello.member, boot=view.hello.boot, address=view.hello.address)
+            NodeEndpoint(
+                member=view.hello.member,
+                boot=view.hello.boot,
+                address=view.hello.address,
+                placement=view.hello.placement,
+            )
             for view in self.members
             if view.hello.role == DAEMON
         )
@@ -335,7 +340,7 @@ class MemberLedger:
             return []
         view.sent, view.sent_at = newest, now
         base = NO_REVISION if whole else view.applied
-        return [SendPlan(view.peer, view.hello.role, newest, base, self._nodes)]
+        return [SendPlan(view.peer, view.hello.role, view.hello.placement, newest, base, self._nodes)]
 
     def _remove(self, view: MemberView, *, over: bool) -> None:
         del self._members[view.hello.member]

@@ -17,14 +17,15 @@ VOLUMES = "/var/lib/kvgrove/volumes"
 Object = dict[str, Any]
 
 
-def desired_model(model: ModelVersion, model_root: str) -> DesiredModel:
-    """``model`` with the paths of its files. ``model_root``: directory of every node."""
+def desired_model(model: ModelVersion, model_root: str, placement: str) -> DesiredModel:
+    """``model`` with the paths of its files. ``model_root``: directory of every node that holds it."""
     source, tokenizer = model.spec.source, model.spec.tokenizer_from
     return DesiredModel(
         model,
         _directory(source, model_root),
         _path(tokenizer.host_path, tokenizer.pvc) if tokenizer is not None else "",
         tuple(_directory(adapter.source, model_root) for adapter in model.spec.adapters),
+        placement,
     )
 
 

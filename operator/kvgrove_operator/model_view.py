@@ -44,6 +44,10 @@ class ModelFacts:
     connected: frozenset[str]
     nodes_wanted: int
     """Nodes that match the placement; some may have no Pod yet."""
+    unscheduled: str
+    """Why a Pod of it is not bound to a node, as the scheduler says; empty: all are."""
+    overruled: str
+    """What of its engine is not run as it says, and why; empty: nothing."""
     users: tuple[str, ...]
     """Namespaces that name it or are served by it, by API name."""
     problems: tuple[PlanProblem, ...]
@@ -164,8 +168,11 @@ def _ready(facts: ModelFacts) -> Judgement:
     if facts.missing:
         return Judgement(False, Reason.NODE_UNREACHABLE, f"not connected: {', '.join(facts.missing[:_NAMED])}")
     if len(facts.ready) < facts.desired:
-        return Judgement(False, Reason.WAITING_FOR_NODES, f"{len(facts.ready)} of {facts.desired} nodes are ready")
-    return Judgement(True, Reason.ALL_NODES_READY, f"{len(facts.ready)} nodes")
+        waiting = f"; a Pod is not scheduled: {facts.unscheduled}" if facts.unscheduled else ""
+        message = f"{len(facts.ready)} of {facts.desired} nodes are ready{waiting}"
+        return Judgement(False, Reason.WAITING_FOR_NODES, message)
+    overruled = f"; {facts.overruled}" if facts.overruled else ""
+    return Judgement(True, Reason.ALL_NODES_READY, f"{len(facts.ready)} nodes{overruled}")
 
 
 def _stalled(facts: ModelFacts) -> Judgement:

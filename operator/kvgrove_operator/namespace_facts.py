@@ -26,6 +26,8 @@ class NamespaceFacts:
     models: Mapping[str, ModelPlan]
     nodes: Mapping[str, NamespaceReport | None]
     """Every node that should hold it -> what it reported of it under a plan of this leader; None: nothing yet."""
+    beside: Mapping[str, NamespaceReport | None]
+    """The same of the nodes that hold a generation beside the one that serves, which may be of another placement."""
     connected: frozenset[str]
     nodes_wanted: int
     """Nodes that match the placement; some may have no Pod yet."""
@@ -90,7 +92,8 @@ class NamespaceFacts:
         if not self.coming:
             found = [(each.warm_ready, each.warm_wanted) for each in self.reports]
         else:
-            several = (each for report in self.reports for each in report.generations)
+            reports = [report for report in self.beside.values() if report is not None]
+            several = (each for report in reports for each in report.generations)
             found = [(each.warm_ready, each.warm_wanted) for each in several if each.generation == self.coming]
         return sum(ready for ready, _ in found), sum(wanted for _, wanted in found)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvgrove_operator.coming import ComingWarmth
 from kvgrove_operator.members import MemberView
 from kvgrove_operator.plan_state import Proof
-from kvgrove_protocol.control import DAEMON, GenerationReport, Hello, ModelReport, NodeReport
+from kvgrove_protocol.control import DAEMON, GenerationReport, Hello, ModelReport, NodeReport, fits
 from kvgrove_protocol.fence import Fence, highest
 
 READY = "ready"
@@ -43,6 +43,12 @@ class Observed:
     """UIDs of removed namespaces for which all evidence is there."""
     proofs: Mapping[str, Proof] = field(default_factory=dict)
     """Id of an erasure for which all evidence is there -> that evidence."""
+    placements: Mapping[str, str] = field(default_factory=dict)
+    """Connected daemon -> its placement, of those that have one."""
+
+    def of_placement(self, placement: str) -> frozenset[str]:
+        """The connected daemons that hold models of this placement."""
+        return frozenset(each for each in self.daemons if fits(self.placements.get(each, ""), placement))
 
 
 def observe(
@@ -73,6 +79,7 @@ class Observer:
         self, members: Iterable[MemberView], erased: Collection[str] = (), proofs: Mapping[str, Proof] | None = None
     ) -> Observed:
         daemons: set[str] = set()
+        placements: dict[str, str] = {}
         models: dict[str, dict[str, ModelReport]] = {}
         coming: dict[str, dict[str, ComingWarmth]] = {}
         beside: dict[str, dict[str, Beside]] = {}
@@ -88,12 +95,14 @@ class Observer:
                 beside.setdefault(uid, {})[member] = generations
             if view.hello.role == DAEMON:
                 daemons.add(member)
+                if view.hello.placement:
+                    placements[member] = view.hello.placement
                 for model in view.report.models if view.report is not None else ():
                     models.setdefault(model.name, {})[member] = model
         for uid in erased:
             self._fences.pop(uid, None)  # nobody can come back with it any more
         fences = dict(self._fences)
-        return Observed(frozenset(daemons), models, fences, coming, beside, frozenset(erased), proofs or {})
+        return Observed(frozenset(daemons), models, fences, coming, beside, frozenset(erased), proofs or {}, placements)
 
     def _take(self, view: MemberView, before: _Read | None) -> _Read:
         hello, fences = view.hello, self._fences

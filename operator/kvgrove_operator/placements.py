@@ -1,6 +1,6 @@
 """Keeps the DaemonSets as `workloads` says and what scrapes them, and knows which nodes their Pods are on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_operator import paths
@@ -8,7 +8,15 @@ from kvgrove_operator.kube import Kube, Object
 from kvgrove_operator.monitors import pod_monitor
 from kvgrove_operator.optional_kind import OptionalKind
 from kvgrove_operator.settings import Settings
-from kvgrove_operator.workloads import PLACEMENT, SELECTOR, daemon_sets, nodes_of, placement_of
+from kvgrove_operator.workloads import (
+    PLACEMENT,
+    SELECTOR,
+    daemon_sets,
+    nodes_of,
+    overruled,
+    placement_of,
+    unscheduled_of,
+)
 
 
 class Placements:
@@ -19,13 +27,16 @@ class Placements:
         self._applied: dict[str, tuple[Object, int]] = {}
         self._nodes: Mapping[str, frozenset[str]] = {}
         self._wanted: Mapping[str, int] = {}
+        self._unscheduled: Mapping[str, str] = {}
+        self._overruled: Mapping[str, str] = {}
 
     def forget(self) -> None:
         """Apply everything anew: what a generation does not tell of may have been changed."""
         self._applied.clear()
 
-    async def bring_about(self, models: Iterable[ModelVersion], *, complete: bool) -> bool:
-        """Apply what is wanted; whether nodes came or went since the last look.
+    async def bring_about(self, models: Collection[ModelVersion], *, complete: bool) -> bool:
+        """Apply what is wanted; whether nodes came or went, or Pods wait for one, otherwise
+        than at the last look.
 
         ``complete``: ``models`` are all there are, so that a DaemonSet of none of them may go.
         """
@@ -47,9 +58,11 @@ class Placements:
             for item in found
             if item["metadata"]["name"] in wanted
         }
-        nodes = nodes_of(await self._kube.list(paths.pods(self._settings.own_namespace), labels=SELECTOR))
-        changed = (nodes, counts) != (self._nodes, self._wanted)
-        self._nodes, self._wanted = nodes, counts
+        self._overruled = overruled(models)
+        pods = await self._kube.list(paths.pods(self._settings.own_namespace), labels=SELECTOR)
+        seen = nodes_of(pods), counts, unscheduled_of(pods)
+        changed = seen != (self._nodes, self._wanted, self._unscheduled)
+        self._nodes, self._wanted, self._unscheduled = seen
         return changed
 
     async def _have_scraped(self, daemon_set: Object) -> None:
@@ -60,15 +73,20 @@ class Placements:
 
     def nodes(self, model: ModelVersion | None) -> frozenset[str]:
         """Nodes with a Pod of the placement of ``model``, and so the names of its daemons."""
-        return frozenset() if model is None else self._nodes.get(self._placement(model), frozenset())
+        return frozenset() if model is None else self._nodes.get(placement_of(model), frozenset())
 
     def wanted(self, model: ModelVersion | None) -> int:
         """How many nodes match that placement."""
-        return 0 if model is None else self._wanted.get(self._placement(model), 0)
+        return 0 if model is None else self._wanted.get(placement_of(model), 0)
+
+    def unscheduled(self, model: ModelVersion | None) -> str:
+        """Why a Pod of that placement has no node; empty: each has one."""
+        return "" if model is None else self._unscheduled.get(placement_of(model), "")
+
+    def overruled(self, model: ModelVersion) -> str:
+        """What of its engine is not run as it says, and why; empty: nothing."""
+        return self._overruled.get(model.name, "")
 
     def settled(self, models: Iterable[ModelVersion]) -> bool:
         """Whether every placement has nodes, and a Pod on each."""
         return all(0 < self.wanted(model) == len(self.nodes(model)) for model in models)
-
-    def _placement(self, model: ModelVersion) -> str:
-        return placement_of(model, self._settings.daemons.image)

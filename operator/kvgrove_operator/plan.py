@@ -19,7 +19,7 @@ from kvgrove_operator.plan_memo import PlanMemo
 from kvgrove_operator.plan_namespace import Surroundings, plan_namespace
 from kvgrove_operator.plan_problems import PlanProblem
 from kvgrove_operator.plan_state import Mint, NamespaceState, PlanState
-from kvgrove_protocol.control import GATEWAY, ModelPlan, NamespacePlan, NodeEndpoint, NodePlan, Revision
+from kvgrove_protocol.control import GATEWAY, ModelPlan, NamespacePlan, NodeEndpoint, NodePlan, Revision, fits
 from kvgrove_protocol.receipts import seal_of
 
 __all__ = ["Desired", "DesiredModel", "Mint", "Observed", "PlanProblem", "PlanState", "Planned", "observe", "plan"]
@@ -62,12 +62,17 @@ class Planned:
         """Whether members would be told the same: then there is nothing to issue."""
         return (self.models, self.namespaces, self.erase_uids) == (other.models, other.namespaces, other.erase_uids)
 
-    def for_member(self, role: str, *, nodes: Iterable[NodeEndpoint], revision: Revision) -> NodePlan:
-        """The plan as a member of this role gets it. Gateways learn of the nodes, and get no namespace's secret."""
+    def for_member(
+        self, role: str, *, nodes: Iterable[NodeEndpoint], revision: Revision, placement: str = ""
+    ) -> NodePlan:
+        """The plan as a member of this role gets it. Gateways learn of all models and of the nodes, and get no
+        namespace's secret. Daemons learn of all namespaces, whose fences they are to enforce whatever they hold of
+        them, and of the models of their placement.
+        """
         gateway = role == GATEWAY
         return NodePlan(
             revision=revision,
-            models=[*self.models],
+            models=[each for each in self.models if gateway or fits(placement, each.placement)],
             namespaces=[_without_secrets(plan) if gateway else plan for plan in self.namespaces],
             erase_uids=[*self.erase_uids],
             nodes=[*nodes] if gateway else [],

@@ -5,7 +5,7 @@ rollout, no coming document, no erasure, no text that is missing. Whatever `plan
 remembering changes no plan; it is faster, and what did not change is the same object.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kvgrove_crds.namespace import PromptCacheNamespace
@@ -31,7 +31,7 @@ class PlanMemo:
         self._known: dict[str, _Known] = {}
         self._models: dict[str, ModelState] = {}
         self._reports: dict[str, dict[str, ModelReport]] = {}
-        self._daemons: frozenset[str] = frozenset()
+        self._daemons: tuple[frozenset[str], Mapping[str, str]] = frozenset(), {}
 
     @property
     def remembered(self) -> frozenset[str]:
@@ -42,9 +42,10 @@ class PlanMemo:
         """A planning begins. Where models, what is reported of them or the daemons differ, nothing is remembered."""
         observed = around.observed
         reports = {name: dict(of_it) for name, of_it in observed.models.items()}
-        if (around.models.states, reports, observed.daemons) != (self._models, self._reports, self._daemons):
+        daemons = observed.daemons, observed.placements
+        if (around.models.states, reports, daemons) != (self._models, self._reports, self._daemons):
             self._known.clear()
-        self._models, self._reports, self._daemons = dict(around.models.states), reports, observed.daemons
+        self._models, self._reports, self._daemons = dict(around.models.states), reports, daemons
 
     def recall(
         self, uid: str, resource: PromptCacheNamespace, before: NamespaceState | None, around: Surroundings

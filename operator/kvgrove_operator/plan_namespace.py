@@ -8,7 +8,7 @@ text that cannot be had) leaves that part on its last good value.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvgrove_crds.namespace import PromptCacheNamespace
+from kvgrove_crds.namespace import PromptCacheNamespace, PromptCacheNamespaceSpec
 from kvgrove_crds.namespace_access import TierQuota
 from kvgrove_crds.namespace_extras import PricingSpec
 from kvgrove_crds.reasons import ConditionReason
@@ -21,6 +21,7 @@ from kvgrove_operator.generations import Models
 from kvgrove_operator.observed import Observed
 from kvgrove_operator.plan_problems import PlanProblem, of_namespace
 from kvgrove_operator.plan_state import Mint, NamespaceState
+from kvgrove_operator.rollout.side_by_side import generation_plans
 from kvgrove_operator.serving import serving, warm_chains
 from kvgrove_protocol.control import EvictionPlan, NamespacePlan, PricingPlan, QuotaPlan, TtlPlan
 from kvgrove_protocol.fence import Fence
@@ -63,7 +64,7 @@ def plan_namespace(
     rules = ComingRules(
         now=around.now,
         minimum_ratio=spec.warmup.minimum_ratio,
-        daemons=around.observed.daemons,
+        daemons=_taking(before, spec, around),
         warmth=around.observed.coming.get(uid, {}),
         cut=before is None or purged != before.purge or who.revision != before.access_revision,
     )
@@ -157,6 +158,15 @@ def plan_namespace(
         pseudonym_key=state.pseudonym_key,
     )
     return PlannedNamespace(state, plan, texts.bodies, due, tuple(problems))
+
+
+def _taking(before: NamespaceState | None, spec: PromptCacheNamespaceSpec, around: Surroundings) -> frozenset[str]:
+    """Connected daemons that hold a model by which new conversations are answered: these are to be warm."""
+    if before is None:
+        return frozenset()
+    beside = generation_plans(before.rollout, spec.rollout) if before.rollout is not None else []
+    names = {before.model, *(each.model for each in beside if each.weight)}
+    return frozenset(daemon for name in names for daemon in around.models.holding(name, around.observed))
 
 
 def _retired(uid: str, generation: bytes, before: NamespaceState) -> Retired:

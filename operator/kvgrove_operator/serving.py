@@ -69,7 +69,7 @@ def serving(
         now=now,
         generations=models.generations,
         ready=[wanted] if wanted != active and models.ready_everywhere(wanted, observed) else [],
-        nodes=observed.daemons,
+        nodes={name: models.holding(name, observed) for name in models.states},
         warmth=_warmth(beside, fence),
         serving={each.generation for found in beside.values() for each in found.reports},
         measures=_measures(beside),

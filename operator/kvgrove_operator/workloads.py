@@ -1,8 +1,9 @@
 """From ModelVersions to the DaemonSets that run them: one for each placement. Pure.
 
-A placement is what a Pod is scheduled and started by. ModelVersions with equal placement share one daemon on each of
-its nodes, which hosts their generations side by side over one pool; so a new ModelVersion starts no Pod. Pods are
-replaced when somebody deletes them (``OnDelete``): a changed template must not throw away warm caches by itself.
+A placement is where a Pod may run: node selector and tolerations. ModelVersions with equal placement share one daemon
+on each of its nodes, which hosts their generations side by side over one pool; so a new ModelVersion starts no Pod.
+What that daemon is (image, arguments, resources) the newest of them says. Pods are replaced when somebody deletes them
+(``OnDelete``): a changed template must not throw away warm caches by itself (ADR 18).
 """
 
 import hashlib
@@ -33,18 +34,23 @@ LINK_KEYS: Final = "/etc/kvgrove/link-keys"
 """Where a daemon finds the keys of its links."""
 
 _GRACE_SECONDS = 60
+_OF_A_POD = ("image", "args", "resources")
+"""Fields of the engine that one daemon can have but one value of."""
+_MESSAGE = 512
+"""Characters of the scheduler's words."""
+
+_OTHER_DAEMONS: Final[Object] = {
+    "labelSelector": {"matchLabels": {COMPONENT: "daemon", "app.kubernetes.io/name": "kvgrove"}},
+    "topologyKey": "kubernetes.io/hostname",
+}
+"""A node has one daemon: it is the member of that name, and its state and its accelerator are its own."""
 
 
-def placement_of(model: ModelVersion, image: str) -> str:
+def placement_of(model: ModelVersion) -> str:
     """Names the placement: equal for ModelVersions that share a DaemonSet (8 hex digits)."""
     engine = model.spec.engine
-    content = {
-        "image": engine.image or image,
-        "args": engine.args,
-        "selector": engine.node_selector,
-        "tolerations": [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations],
-        "resources": engine.resources.model_dump(mode="json", by_alias=True),
-    }
+    tolerations = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations]
+    content = {"selector": engine.node_selector, "tolerations": sorted(tolerations, key=json.dumps)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -54,17 +60,40 @@ def name_of(placement: str) -> str:
 
 def daemon_sets(models: Iterable[ModelVersion], namespace: str, settings: DaemonSettings) -> dict[str, Object]:
     """Name -> the DaemonSet, with the fields that are ours; they live in Kubernetes namespace ``namespace``."""
-    placed: dict[str, list[ModelVersion]] = {}
-    for model in sorted(models, key=lambda each: each.name):
-        placed.setdefault(placement_of(model, settings.image), []).append(model)
     return {
         name_of(placement): _daemon_set(placement, sharing, namespace, settings)
-        for placement, sharing in sorted(placed.items())
+        for placement, sharing in sorted(_placed(models).items())
     }
 
 
+def overruled(models: Iterable[ModelVersion]) -> dict[str, str]:
+    """Name -> what of its engine is not run as it says, because a newer one with the same nodes says otherwise."""
+    found: dict[str, str] = {}
+    for sharing in _placed(models).values():
+        newest = _newest(sharing)
+        for model in sharing:
+            differs = [
+                each for each in _OF_A_POD if getattr(model.spec.engine, each) != getattr(newest.spec.engine, each)
+            ]
+            if differs:
+                fields = ", ".join(f"spec.engine.{each}" for each in differs)
+                found[model.name] = f"{fields} of {newest.name} apply, which is newer and has the same nodes"
+    return found
+
+
+def _placed(models: Iterable[ModelVersion]) -> dict[str, list[ModelVersion]]:
+    placed: dict[str, list[ModelVersion]] = {}
+    for model in sorted(models, key=lambda each: each.name):
+        placed.setdefault(placement_of(model), []).append(model)
+    return placed
+
+
+def _newest(models: Iterable[ModelVersion]) -> ModelVersion:
+    return max(models, key=lambda each: (each.metadata.creation_timestamp or "", each.name))
+
+
 def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, settings: DaemonSettings) -> Object:
-    engine = models[0].spec.engine
+    engine = _newest(models).spec.engine
     own = {PLACEMENT: placement, COMPONENT: "daemon"}
     labels = {**own, "app.kubernetes.io/name": "kvgrove", "app.kubernetes.io/managed-by": "kvgrove-operator"}
     files = [*_own_files(settings), *_files_of(models, settings.model_root)]
@@ -80,6 +109,7 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
             *("--state-dir", STATE),
             *(("--plain-links",) if settings.plain_links else ("--link-keys", LINK_KEYS)),
             *("--pod-uid", "$(POD_UID)"),
+            *("--placement", placement),
             *(("--metrics", f"$(POD_IP):{metrics}") if metrics else ()),
             *engine.args,
         ],
@@ -109,6 +139,7 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
             **({} if user is None else {"runAsUser": user, "runAsGroup": user, "runAsNonRoot": user != 0}),
             **({"fsGroup": user} if user else {}),
         },
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_OTHER_DAEMONS]}},
         "nodeSelector": {"kubernetes.io/os": "linux", **engine.node_selector},
         "tolerations": [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations],
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
@@ -171,6 +202,17 @@ def nodes_of(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
         if node and not over:
             found.setdefault(pod["metadata"]["labels"].get(PLACEMENT, ""), set()).add(node)
     return {placement: frozenset(nodes) for placement, nodes in found.items()}
+
+
+def unscheduled_of(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Placement -> what the scheduler says of the first of its Pods that it can bind to no node."""
+    found: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda each: str(each["metadata"]["name"])):
+        for condition in pod.get("status", {}).get("conditions", ()):
+            if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
+                message = condition.get("message") or condition.get("reason", "")
+                found.setdefault(pod["metadata"]["labels"].get(PLACEMENT, ""), message[:_MESSAGE])
+    return found
 
 
 def _owner(model: ModelVersion) -> Object:

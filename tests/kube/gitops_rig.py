@@ -40,8 +40,9 @@ class Git:
             "rollout": {"steps": [{"weight": 10, "pause": HOUR}, {"weight": 50, "pause": HOUR}], "window": HOUR},
         }
 
-    def publish(self, name: str) -> None:
-        self._apply("ModelVersion", name, {"source": {"hostPath": {"path": f"{self.models}/{name}"}}, "pool": POOL})
+    def publish(self, name: str, **engine: Any) -> None:
+        source = {"hostPath": {"path": f"{self.models}/{name}"}}
+        self._apply("ModelVersion", name, {"source": source, "pool": POOL, "engine": engine})
 
     def commit(self, **spec: Any) -> None:
         self.spec = copy.deepcopy(self.spec | spec)
@@ -111,14 +112,19 @@ def reused(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+def two_models(folder: Path) -> Path:
+    """A model root with m1, m2 and m4."""
+    folder.mkdir()
+    for name, seed in (("m1", 7), ("m2", 8), ("m4", 9)):
+        (folder / name).symlink_to(cached_tiny_model("llama", seed=seed), target_is_directory=True)
+    return folder
+
+
 @contextmanager
 def story(plane: Plane, folder: Path, *arguments: str) -> Iterator[Story]:
     """Given a namespace that is served by m1 on every node. ``arguments``: of the operator."""
     apply_crds(plane)
-    models = folder / "models"
-    models.mkdir()
-    for name, seed in (("m1", 7), ("m2", 8)):
-        (models / name).symlink_to(cached_tiny_model("llama", seed=seed), target_is_directory=True)
+    models = two_models(folder / "models")
     with nodes(plane, folder / "nodes", "node-a", "node-b"), operator(plane, folder / "op", models, *arguments) as op:
         git = Git(plane, models)
         git.publish("m1")

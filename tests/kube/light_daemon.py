@@ -49,8 +49,9 @@ def inputs_of(path: str) -> GenerationInputs:
 
 
 class LightDaemon:
-    def __init__(self, member: str, address: str, state: Path, pod_uid: str) -> None:
-        self.member, self.address, self.state, self.pod_uid = member, address, state, pod_uid
+    def __init__(self, member: str, address: str, state: Path, pod_uid: str, placement: str = "") -> None:
+        self.member, self.address, self.state = member, address, state
+        self.pod_uid, self.placement = pod_uid, placement
         self.boot, self.leases = new_boot_id(), LeaseTable()
         state.mkdir(parents=True, exist_ok=True)
         self.key = MemberKey.load_or_make(state / "member.key")
@@ -66,6 +67,7 @@ class LightDaemon:
             role=DAEMON,
             boot=self.boot,
             pod_uid=self.pod_uid,
+            placement=self.placement,
             address=self.address,
             epochs_seen=self.counters,
             namespace_uids=self.held,
@@ -183,12 +185,12 @@ async def serve(daemon: LightDaemon, control: str, keys: LinkKeys | None) -> Non
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for option in ("--member", "--control", "--listen", "--state-dir", "--pod-uid"):
+    for option in ("--member", "--control", "--listen", "--state-dir", "--pod-uid", "--placement"):
         parser.add_argument(option, required=True)
     add_options(parser)
     found = parser.parse_args()
     keys = link_keys(found.link_keys, found.plain_links, DAEMON, [("--control", found.control)])
-    daemon = LightDaemon(found.member, found.listen, Path(found.state_dir), found.pod_uid)
+    daemon = LightDaemon(found.member, found.listen, Path(found.state_dir), found.pod_uid, found.placement)
     try:
         asyncio.run(serve(daemon, found.control, keys))
     except Superseded:

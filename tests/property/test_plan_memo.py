@@ -73,6 +73,11 @@ class Lives(RuleBasedStateMachine):
         self.observed = dataclasses.replace(inputs, daemons=frozenset(daemons))
         self._plan()
 
+    @rule(placement=st.sampled_from(["", "large", "small"]))
+    def a_node_is_of_a_placement(self, placement: str) -> None:
+        self.observed = dataclasses.replace(self.observed, placements={"node-0": placement})
+        self._plan()
+
     @rule(name=NAMES, counter=st.integers(1, 5))
     def a_member_has_seen_more(self, name: str, counter: int) -> None:
         seen = {**self.observed.fences_seen, f"uid-{name}": Fence(counter, counter, counter)}
@@ -92,7 +97,8 @@ class Lives(RuleBasedStateMachine):
         self._plan()
 
     def _plan(self) -> None:
-        desired = Desired(tuple(model(name) for name in MODELS), tuple(self.resources.values()))
+        models = model("m1"), model("m2", placement="large")
+        desired = Desired(models, tuple(self.resources.values()))
         plain, remembering = (side.plan(desired, self.observed, self.now) for side in self.sides)
         assert remembering == plain
 

@@ -34,7 +34,7 @@ class CountingMint:
         return next(self.secrets).to_bytes(32, "big")
 
 
-def model(name: str = "m1", **spec: Any) -> DesiredModel:
+def model(name: str = "m1", *, placement: str = "", **spec: Any) -> DesiredModel:
     resource = parse_manifest(
         {
             "apiVersion": "kvgrove.dev/v1alpha1",
@@ -46,7 +46,7 @@ def model(name: str = "m1", **spec: Any) -> DesiredModel:
     )
     assert isinstance(resource, ModelVersion)
     adapters = tuple(f"/adapters/{adapter.name}" for adapter in resource.spec.adapters)
-    return DesiredModel(resource, f"/models/{name}", adapter_paths=adapters)
+    return DesiredModel(resource, f"/models/{name}", adapter_paths=adapters, placement=placement)
 
 
 def namespace(name: str = "a", *, uid: str = "", model_name: str = "m1", **spec: Any) -> PromptCacheNamespace:

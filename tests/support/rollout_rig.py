@@ -30,7 +30,7 @@ class Rollout:
             RolloutSpec.model_validate(rollout or {}),
             WarmupSpec.model_validate(warmup),
         )
-        self.seen = Seen(now=1000.0, nodes=NODES)
+        self.seen = Seen(now=1000.0)
         self.retired: list[bytes] = []
         self.load(wanted)
         self.warm(wanted)
@@ -38,7 +38,8 @@ class Rollout:
 
     def load(self, *models: str) -> None:
         names = {**self.seen.generations, **{model: digest_of(model) for model in models}}
-        self.seen = replace(self.seen, generations=names, ready=(*self.seen.ready, *models))
+        nodes = {**self.seen.nodes, **dict.fromkeys(models, NODES)}
+        self.seen = replace(self.seen, generations=names, ready=(*self.seen.ready, *models), nodes=nodes)
 
     def warm(self, model: str, *nodes: Warmth) -> None:
         found = dict(zip(NODES, nodes or (WARM, WARM), strict=True))

@@ -58,8 +58,8 @@ class Peer:
             frame = message if isinstance(message, bytes) else TO_GATEWAY.encode(message)
             await self.socket.send_multipart([self.peer, frame])
 
-    def endpoint(self, boot: str = "b1") -> NodeEndpoint:
-        return NodeEndpoint(member=self.name, boot=boot, address=self.address)
+    def endpoint(self, boot: str = "b1", placement: str = "") -> NodeEndpoint:
+        return NodeEndpoint(member=self.name, boot=boot, address=self.address, placement=placement)
 
     async def greet(self, boot: str = "b1") -> None:
         await self.receive(ClientHello)

@@ -75,13 +75,14 @@ class Explainer:
     async def _look(self, identity: Identity, asked: AskedPrompt, *, operator: bool) -> _Looked:
         name = f"explain-{self._new_id()}"
         resolution, prepared = await self._chat.prepare(Call(id=name, identity=identity, ask=asked.ask, arrived=0.0))
-        placement = self._fleet.place(prepared.prompt.count, prepared.keys, resolution.model.block_size)
+        model = resolution.model
+        placement = self._fleet.place(prepared.prompt.count, prepared.keys, model.block_size, placement=model.placement)
         chosen = placement.link
-        others = [link for link in self._fleet.ready if link is not chosen] if operator else []
+        others = [link for link in self._fleet.ready_for(model.placement) if link is not chosen] if operator else []
         request = Generate(
             request_id=name,
             namespace_uid=resolution.namespace.uid,
-            generation=resolution.model.generation,
+            generation=model.generation,
             fence=resolution.fence,
             caller=resolution.caller,
             tokens=prepared.prompt.tokens,

@@ -38,7 +38,8 @@ class Seen:
     """ModelVersion -> its generation, of those that have one."""
     ready: Collection[str] = ()
     """ModelVersions that every node holds."""
-    nodes: Collection[str] = ()
+    nodes: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """ModelVersion -> the connected daemons that are to hold it."""
     warmth: Mapping[bytes, Mapping[str, Warmth]] = field(default_factory=dict)
     """Generation -> node -> its report, under the fence in force."""
     serving: Collection[bytes] = ()
@@ -108,7 +109,8 @@ def warm(state: RolloutState, rules: Rules, seen: Seen) -> Verdict:
     """The gate before traffic."""
     if state.candidate is None:
         return Verdict.NOT_MEASURED
-    return warm_enough(seen.nodes, seen.warmth.get(state.candidate.generation, {}), rules.warmup.minimum_ratio)
+    nodes, reports = seen.nodes.get(state.candidate.model, ()), seen.warmth.get(state.candidate.generation, {})
+    return warm_enough(nodes, reports, rules.warmup.minimum_ratio)
 
 
 def approved(candidate: Target, rollout: RolloutSpec) -> bool:

@@ -28,9 +28,9 @@ INPUTS = {
 OLD, NEW = (("uid", generation(INPUTS[name])) for name in ("v1", "v2"))
 
 
-def report(weight: int, published: Published) -> NamespaceReport:
+def report(weight: int, published: Published, held: tuple[str, ...] = ("v1", "v2")) -> NamespaceReport:
     models = [
-        ModelPlan(name=name, path="/m", inputs=each, generation=generation(each)) for name, each in INPUTS.items()
+        ModelPlan(name=name, path="/m", inputs=INPUTS[name], generation=generation(INPUTS[name])) for name in held
     ]
     namespace = NamespacePlan(
         uid="uid",
@@ -67,3 +67,12 @@ def test_a_generation_with_traffic_that_has_not_resolved_it_yet_says_nothing() -
 def test_a_generation_without_traffic_holds_no_document_up() -> None:
     found = report(0, Published(warmth=WARMTH, warm_fences={OLD: RESOLVED}))
     assert coming(found) == ([5], 8, 10)
+
+
+def test_a_node_tells_of_the_generations_that_it_holds_and_of_no_others() -> None:
+    """Of a namespace that moves to other nodes: those hold the next generation alone, these the present one alone."""
+    warm = Published(warmth=WARMTH, warm_fences={OLD: RESOLVED, NEW: RESOLVED})
+    assert coming(report(10, warm, held=("v1",))) == ([5], 8, 10)
+    assert coming(report(10, warm, held=("v2",))) == ([5], 2, 10)
+    assert coming(report(0, warm, held=("v2",))) == ([], 0, 0), "nobody is answered by it yet"
+    assert coming(report(10, warm, held=())) == ([], 0, 0)

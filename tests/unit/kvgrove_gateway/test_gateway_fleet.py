@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 import pytest
 import zmq.asyncio
@@ -25,7 +26,9 @@ BLOCK = 32
 
 
 @asynccontextmanager
-async def fleet_of(*names: str, metrics: Metrics | None = None) -> AsyncIterator[tuple[Fleet, dict[str, Peer]]]:
+async def fleet_of(
+    *names: str, metrics: Metrics | None = None, placements: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[tuple[Fleet, dict[str, Peer]]]:
     """A fleet linked to scripted nodes that hold nothing."""
     context = zmq.asyncio.Context()
     metrics, limits = metrics or Metrics(), Limits()
@@ -37,7 +40,7 @@ async def fleet_of(*names: str, metrics: Metrics | None = None) -> AsyncIterator
         clock=time.perf_counter,
     )
     try:
-        fleet.follow([peer.endpoint() for peer in peers.values()])
+        fleet.follow([peer.endpoint(placement=placements.get(name, "")) for name, peer in peers.items()])
         for peer in peers.values():
             await peer.greet()
             await peer.receive(Subscribe)
@@ -48,6 +51,20 @@ async def fleet_of(*names: str, metrics: Metrics | None = None) -> AsyncIterator
         for peer in peers.values():
             peer.socket.close(0)
         context.term()
+
+
+def test_a_prompt_goes_to_a_node_of_its_models_placement_whatever_others_hold() -> None:
+    async def scene() -> None:
+        async with fleet_of("a", "b", "c", placements={"a": "small", "b": "large"}) as (fleet, peers):
+            await peers["a"].send(SnapshotChunk(boot="b1", seq=0, index=0, last=True, keys=b"".join(KEYS)))
+            await eventually(lambda: fleet.place(4 * BLOCK, KEYS, BLOCK).link.name == "a")
+            assert fleet.place(4 * BLOCK, KEYS, BLOCK, placement="small").link.name == "a"
+            assert fleet.place(4 * BLOCK, KEYS, BLOCK, placement="large").link.name in ("b", "c")
+            assert fleet.place(4 * BLOCK, KEYS, BLOCK, placement="large", without={"b"}).link.name == "c"
+            with pytest.raises(Unavailable):
+                fleet.place(4 * BLOCK, KEYS, BLOCK, placement="large", without={"b", "c"})
+
+    run(scene)
 
 
 def test_the_node_that_holds_the_prefix_is_chosen() -> None:

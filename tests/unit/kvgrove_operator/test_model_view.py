@@ -29,6 +29,8 @@ def facts(**known: Any) -> ModelFacts:
         nodes={"node-0": READY, "node-1": READY},
         connected=frozenset({"node-0", "node-1"}),
         nodes_wanted=2,
+        unscheduled="",
+        overruled="",
         users=("team/a",),
         problems=(),
         trouble=None,

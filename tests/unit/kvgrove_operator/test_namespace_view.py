@@ -43,6 +43,7 @@ def facts_of(planned: Planned, item: PromptCacheNamespace, **known: Any) -> Name
         models={each.name: each for each in planned.models},
         nodes={"node-0": report, "node-1": report},
         connected=frozenset({"node-0", "node-1"}),
+        beside={},
         nodes_wanted=2,
         invalidation=Invalidation(fence, confirmed=2, expired=0, gone=0, pending=0),
         proofs={},

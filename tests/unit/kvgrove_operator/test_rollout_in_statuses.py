@@ -43,6 +43,7 @@ def status(moving: Moving) -> PromptCacheNamespaceStatus:
         models={each.name: each for each in moving.last.models},
         nodes=reports(moving),
         connected=frozenset({"node-0", "node-1"}),
+        beside=reports(moving),
         nodes_wanted=2,
         invalidation=Invalidation(plan.fence, confirmed=2, expired=0, gone=0, pending=0),
         proofs={},

@@ -261,7 +261,7 @@ def test_a_node_that_joins_while_warming_is_waited_for() -> None:
     rollout.declare("v2")
     rollout.load("v2")
     rollout.warm("v2")
-    rollout.seen = replace(rollout.seen, nodes=(*NODES, "node-2"))
+    rollout.seen = replace(rollout.seen, nodes={"v1": NODES, "v2": (*NODES, "node-2")})
     assert rollout.go() == "Warming"
 
 

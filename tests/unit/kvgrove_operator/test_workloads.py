@@ -7,7 +7,7 @@ from kvgrove_crds.manifests import parse_manifest
 from kvgrove_crds.model_version import ModelVersion
 from kvgrove_operator.model_files import desired_model
 from kvgrove_operator.settings import DaemonRights, DaemonSettings
-from kvgrove_operator.workloads import PLACEMENT, daemon_sets, nodes_of
+from kvgrove_operator.workloads import PLACEMENT, daemon_sets, nodes_of, overruled, unscheduled_of
 
 SETTINGS = DaemonSettings(control="tcp://operator:7400", model_root="/models")
 COMMIT = "1" * 40
@@ -45,17 +45,63 @@ def test_ops_12_models_with_equal_placement_share_one_and_a_new_one_changes_no_p
     assert [owner["uid"] for owner in both["metadata"]["ownerReferences"]] == ["uid-v1", "uid-v2"]
 
 
-def test_what_a_pod_is_scheduled_and_started_by_makes_another() -> None:
-    plain = model("v1")
-    others = [
-        model("v2", nodeSelector={"gpu": "yes"}),
-        model("v3", image="other:1"),
-        model("v4", tolerations=[{"key": "gpu", "operator": "Exists"}]),
+def test_where_a_pod_may_run_makes_another_and_what_it_is_does_not() -> None:
+    plain, gpu, other = model("v1"), {"key": "gpu", "operator": "Exists"}, {"key": "spot", "operator": "Exists"}
+    apart = [model("v2", nodeSelector={"gpu": "yes"}), model("v3", tolerations=[gpu, other])]
+    together = [
+        model("v4", image="other:1"),
         model("v5", resources={"limits": {"nvidia.com/gpu": 1}}),
         model("v6", args=["--device", "cuda"]),
+        model("v7", maxBatchSize=4),
     ]
-    assert len(daemon_sets([plain, *others], "ops", SETTINGS)) == 6
-    assert len(daemon_sets([plain, model("v7", maxBatchSize=4)], "ops", SETTINGS)) == 1
+    assert len(daemon_sets([plain, *apart], "ops", SETTINGS)) == 3
+    assert len(daemon_sets([plain, *together], "ops", SETTINGS)) == 1
+    assert len(daemon_sets([apart[1], model("v8", tolerations=[other, gpu])], "ops", SETTINGS)) == 1
+
+
+def test_the_newest_model_version_says_what_the_daemon_of_its_nodes_is_and_the_others_say_so() -> None:
+    def dated(each: ModelVersion, day: int) -> ModelVersion:
+        metadata = each.metadata.model_copy(update={"creation_timestamp": f"2026-01-0{day}T00:00:00Z"})
+        return each.model_copy(update={"metadata": metadata})
+
+    older, newer = dated(model("v2", image="daemon:1"), 1), dated(model("v1", image="daemon:2", args=["--x"]), 2)
+    elsewhere = model("v3", image="daemon:3", nodeSelector={"gpu": "yes"})
+    bodies = daemon_sets([older, newer, elsewhere], "ops", SETTINGS)
+    assert sorted(container(body)["image"] for body in bodies.values()) == ["daemon:2", "daemon:3"]
+    said = "spec.engine.image, spec.engine.args of v1 apply, which is newer and has the same nodes"
+    assert overruled([older, newer, elsewhere]) == {"v2": said}
+
+
+def test_another_release_of_the_operator_changes_the_daemon_set_and_makes_no_other_one() -> None:
+    """Another one would end all Pods of the first at once, and with them what they hold in memory."""
+    before = daemon_sets([model("v1")], "ops", replace(SETTINGS, image="kvgrove/daemon:1"))
+    after = daemon_sets([model("v1")], "ops", replace(SETTINGS, image="kvgrove/daemon:2"))
+    assert before.keys() == after.keys()
+    assert before != after
+
+
+def test_the_daemon_knows_its_placement_and_no_other_daemon_is_scheduled_beside_it() -> None:
+    bodies = daemon_sets([model("v1"), model("v2", nodeSelector={"gpu": "yes"})], "ops", SETTINGS)
+    for body in bodies.values():
+        pod = body["spec"]["template"]
+        arguments = container(body)["args"]
+        assert arguments[arguments.index("--placement") + 1] == pod["metadata"]["labels"][PLACEMENT]
+        (term,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        labels = pod["metadata"]["labels"]
+        assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_scheduler_says_why_a_pod_waits() -> None:
+    def pod(name: str, **condition: str) -> dict[str, Any]:
+        metadata = {"name": name, "labels": {PLACEMENT: "p"}}
+        return {"metadata": metadata, "spec": {}, "status": {"conditions": [{"type": "PodScheduled"} | condition]}}
+
+    waiting = pod("b", status="False", message="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    assert unscheduled_of([pod("a", status="True")]) == {}
+    assert unscheduled_of([pod("a", status="True"), waiting]) == {
+        "p": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    }
 
 
 def test_pods_are_replaced_only_when_somebody_deletes_them() -> None:
@@ -73,7 +119,7 @@ def test_the_daemon_is_named_after_its_node_and_dials_the_operator() -> None:
 def test_daemons_get_the_keys_of_their_links_or_are_told_that_there_are_none() -> None:
     (keyed,) = daemon_sets([model("v1")], "ops", SETTINGS).values()
     (plain,) = daemon_sets([model("v1")], "ops", replace(SETTINGS, plain_links=True)).values()
-    assert container(keyed)["args"][-4:-2] == ["--link-keys", "/etc/kvgrove/link-keys"]
+    assert container(keyed)["args"][8:10] == ["--link-keys", "/etc/kvgrove/link-keys"]
     secrets = [each["secret"] for each in keyed["spec"]["template"]["spec"]["volumes"] if "secret" in each]
     assert [each["secretName"] for each in secrets] == ["kvgrove-link-daemon"]
     assert "--plain-links" in container(plain)["args"]
@@ -94,7 +140,7 @@ def test_only_what_is_not_below_the_model_root_needs_a_volume_of_its_own() -> No
     (more,) = daemon_sets([elsewhere, claim], "ops", SETTINGS).values()
     mounts = {mount["mountPath"] for mount in container(more)["volumeMounts"]}
     assert {"/data/v2", "/var/lib/kvgrove/volumes/weights"} <= mounts
-    assert desired_model(claim, "/models").path == "/var/lib/kvgrove/volumes/weights/v3"
+    assert desired_model(claim, "/models", "").path == "/var/lib/kvgrove/volumes/weights/v3"
 
 
 def test_adapters_are_found_where_models_are_and_bring_their_volumes() -> None:
@@ -103,7 +149,7 @@ def test_adapters_are_found_where_models_are_and_bring_their_volumes() -> None:
         {"name": "claim", "source": {"pvc": {"claimName": "adapters", "path": "german"}}},
     ]
     adapted = model("v1", adapters=adapters)
-    hub, claim = desired_model(adapted, "/models").adapter_paths
+    hub, claim = desired_model(adapted, "/models", "").adapter_paths
     assert hub == f"/models/hub/models--owner--tone/snapshots/{COMMIT}"
     assert claim == "/var/lib/kvgrove/volumes/adapters/german"
     (body,) = daemon_sets([adapted], "ops", SETTINGS).values()
@@ -111,7 +157,7 @@ def test_adapters_are_found_where_models_are_and_bring_their_volumes() -> None:
 
 
 def test_a_hugging_face_source_is_the_snapshot_of_its_commit() -> None:
-    found = desired_model(model("v1", {"huggingFace": {"repo": "owner/name", "revision": COMMIT}}), "/models")
+    found = desired_model(model("v1", {"huggingFace": {"repo": "owner/name", "revision": COMMIT}}), "/models", "")
     assert found.path == f"/models/hub/models--owner--name/snapshots/{COMMIT}"
 
 
