@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,10 @@ class Watch:
         answer = self._ask("query", query=expression)
         return [(each["metric"], float(each["value"][1])) for each in answer["result"]]
 
+    def rule_files(self) -> set[str]:
+        """Those that are in force."""
+        return {str(each["file"]) for each in self._ask("rules")["groups"]}
+
     def label_values(self, series: str, label: str) -> list[str]:
         """What Grafana's ``label_values(series, label)`` offers."""
         answer = httpx.get(
@@ -87,12 +92,17 @@ class Watch:
 def watching(folder: Path, targets: Sequence[Target], *more_rules: Mapping[str, Any]) -> Iterator[Watch]:
     """``more_rules``: beside the chart's, as in the ``spec`` of a PrometheusRule.
 
+    Rules are in force once all targets are scraped: a new Prometheus looks for targets five seconds after it has begun
+    to evaluate rules. Of five minutes that an alert waits that is nothing; of five seconds it is all.
+
     Raises `chart_tools.ToolProblem` where a program cannot be had.
     """
     prometheus, alertmanager = chart_tools.prometheus(), chart_tools.alertmanager()
     folder.mkdir()
     ports = free_port(), free_port()
-    _configure(folder, targets, more_rules, alertmanager=ports[1])
+    _configure_alertmanager(folder)
+    _configure(folder, targets, [], alertmanager=ports[1])
+    rules = _write_rules(folder, more_rules)
     with ExitStack() as stack:
         for program, *options in (
             (alertmanager, f"--config.file={folder}/alertmanager.yaml", f"--storage.path={folder}/alerts",
@@ -105,21 +115,28 @@ def watching(folder: Path, targets: Sequence[Target], *more_rules: Mapping[str, 
             stack.callback(process.wait, 30)
             stack.callback(process.terminate)
         for port, log_file in zip(ports, (f"{prometheus.name}.log", f"{alertmanager.name}.log"), strict=True):
-            _wait_ready(f"http://127.0.0.1:{port}/-/ready", folder / log_file)
-        yield Watch(*(f"http://127.0.0.1:{port}" for port in ports))
+            _wait_until(lambda port=port: _is_ready(f"http://127.0.0.1:{port}/-/ready"), folder / log_file)
+        watch, log_file = Watch(*(f"http://127.0.0.1:{port}" for port in ports)), f"{prometheus.name}.log"
+        _wait_until(lambda: sum(up for _, up in watch.query("up")) == len(targets), folder / log_file)
+        _configure(folder, targets, rules, alertmanager=ports[1])
+        process.send_signal(signal.SIGHUP)
+        _wait_until(lambda: watch.rule_files() == {str(each) for each in rules}, folder / log_file)
+        yield watch
 
 
-def _configure(
-    folder: Path, targets: Sequence[Target], more_rules: Sequence[Mapping[str, Any]], *, alertmanager: int
-) -> None:
+def _write_rules(folder: Path, more_rules: Sequence[Mapping[str, Any]]) -> list[Path]:
+    (folder / "rules").mkdir()
     for path in rule_files():
-        (folder / path.name).write_text(quickened(path.read_text()))
+        (folder / "rules" / path.name).write_text(quickened(path.read_text()))
     for number, rules in enumerate(more_rules):
-        (folder / f"more-{number}.yaml").write_text(json.dumps(rules))
-    rules_here = sorted(str(path) for path in folder.glob("*.yaml"))
+        (folder / "rules" / f"more-{number}.yaml").write_text(json.dumps(rules))
+    return sorted((folder / "rules").glob("*.yaml"))
+
+
+def _configure(folder: Path, targets: Sequence[Target], rules: Sequence[Path], *, alertmanager: int) -> None:
     prometheus = {
         "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
-        "rule_files": rules_here,
+        "rule_files": [str(each) for each in rules],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
         "scrape_configs": [
             {
@@ -132,17 +149,22 @@ def _configure(
         ],
     }
     (folder / "prometheus.yaml").write_text(json.dumps(prometheus))
+
+
+def _configure_alertmanager(folder: Path) -> None:
     route = {"receiver": "nobody", "group_wait": "1s", "group_interval": "1s", "repeat_interval": "1h"}
     (folder / "alertmanager.yaml").write_text(yaml.safe_dump({"route": route, "receivers": [{"name": "nobody"}]}))
 
 
-def _wait_ready(address: str, log: Path) -> None:
+def _is_ready(address: str) -> bool:
+    try:
+        return httpx.get(address, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _wait_until(reached: Callable[[], bool], log: Path) -> None:
     deadline = time.monotonic() + 60
-    while True:
-        try:
-            if httpx.get(address, timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < deadline, f"never ready: {address}\n{log.read_text(errors='replace')[-2000:]}"
+    while not reached():
+        assert time.monotonic() < deadline, f"never ready:\n{log.read_text(errors='replace')[-2000:]}"
         time.sleep(0.2)
