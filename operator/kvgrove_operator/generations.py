@@ -41,6 +41,7 @@ class DesiredModel:
 class Models:
     """All models to be held, by name."""
 
+    observed: Observed
     states: dict[str, ModelState] = field(default_factory=dict)
     bodies: dict[bytes, bytes] = field(default_factory=dict)
     problems: list[PlanProblem] = field(default_factory=list)
@@ -54,23 +55,23 @@ class Models:
         """Name -> generation, of those that have one. To be asked for once all models are there."""
         return {name: held.plan.generation for name, held in self.states.items() if held.plan.generation}
 
+    @cached_property
+    def daemons(self) -> dict[str, frozenset[str]]:
+        """Name -> the connected daemons that are to hold the model. To be asked for once all models are there."""
+        return {name: self.observed.of_placement(held.plan.placement) for name, held in self.states.items()}
+
     def generation_of(self, name: str) -> bytes:
         """Empty where it has none."""
         return self.states[name].plan.generation if name in self.states else b""
 
-    def holding(self, name: str, observed: Observed) -> frozenset[str]:
-        """The connected daemons that are to hold the model."""
-        return observed.of_placement(self.states[name].plan.placement) if name in self.states else frozenset()
-
-    def ready_everywhere(self, name: str, observed: Observed) -> bool:
+    def ready_everywhere(self, name: str) -> bool:
         """Whether every daemon that is to hold the model has it ready under the generation that is named."""
-        daemons = self.holding(name, observed)
-        if not self.named(name) or not daemons:
+        if not self.named(name) or not self.daemons[name]:
             return False
-        reports = observed.models.get(name, {})
+        reports = self.observed.models.get(name, {})
         return all(
             daemon in reports and reports[daemon].state == READY and reports[daemon].inputs == self.states[name].inputs
-            for daemon in daemons
+            for daemon in self.daemons[name]
         )
 
 
@@ -82,7 +83,7 @@ def plan_models(
     kept: Mapping[bytes, bytes],
 ) -> Models:
     """The models to be held: those desired, and those that are gone while namespaces are still served by them."""
-    models = Models()
+    models = Models(observed)
     for model in desired:
         name = model.resource.name
         if (problem := _unsupported(model.resource)) is not None:

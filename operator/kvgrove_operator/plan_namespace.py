@@ -166,7 +166,7 @@ def _taking(before: NamespaceState | None, spec: PromptCacheNamespaceSpec, aroun
         return frozenset()
     beside = generation_plans(before.rollout, spec.rollout) if before.rollout is not None else []
     names = {before.model, *(each.model for each in beside if each.weight)}
-    return frozenset(daemon for name in names for daemon in around.models.holding(name, around.observed))
+    return frozenset().union(*(around.models.daemons.get(name, ()) for name in names))
 
 
 def _retired(uid: str, generation: bytes, before: NamespaceState) -> Retired:

@@ -68,8 +68,8 @@ def serving(
     seen = Seen(
         now=now,
         generations=models.generations,
-        ready=[wanted] if wanted != active and models.ready_everywhere(wanted, observed) else [],
-        nodes={name: models.holding(name, observed) for name in models.states},
+        ready=[wanted] if wanted != active and models.ready_everywhere(wanted) else [],
+        nodes=models.daemons,
         warmth=_warmth(beside, fence),
         serving={each.generation for found in beside.values() for each in found.reports},
         measures=_measures(beside),

@@ -37,7 +37,7 @@ class Seen:
     generations: Mapping[str, bytes] = field(default_factory=dict)
     """ModelVersion -> its generation, of those that have one."""
     ready: Collection[str] = ()
-    """ModelVersions that every node holds."""
+    """ModelVersions that every node which is to hold them holds."""
     nodes: Mapping[str, Collection[str]] = field(default_factory=dict)
     """ModelVersion -> the connected daemons that are to hold it."""
     warmth: Mapping[bytes, Mapping[str, Warmth]] = field(default_factory=dict)
