@@ -48,9 +48,10 @@ _OTHER_DAEMONS: Final[Object] = {
 
 def placement_of(model: ModelVersion) -> str:
     """Names the placement: equal for ModelVersions that share a DaemonSet (8 hex digits)."""
-    engine = model.spec.engine
-    tolerations = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations]
-    content = {"selector": engine.node_selector, "tolerations": sorted(tolerations, key=json.dumps)}
+    content = {
+        "selector": model.spec.engine.node_selector,
+        "tolerations": sorted(_tolerations(model), key=json.dumps),
+    }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -93,7 +94,8 @@ def _newest(models: Iterable[ModelVersion]) -> ModelVersion:
 
 
 def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, settings: DaemonSettings) -> Object:
-    engine = _newest(models).spec.engine
+    newest = _newest(models)
+    engine = newest.spec.engine
     own = {PLACEMENT: placement, COMPONENT: "daemon"}
     labels = {**own, "app.kubernetes.io/name": "kvgrove", "app.kubernetes.io/managed-by": "kvgrove-operator"}
     files = [*_own_files(settings), *_files_of(models, settings.model_root)]
@@ -141,7 +143,7 @@ def _daemon_set(placement: str, models: list[ModelVersion], namespace: str, sett
         },
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_OTHER_DAEMONS]}},
         "nodeSelector": {"kubernetes.io/os": "linux", **engine.node_selector},
-        "tolerations": [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in engine.tolerations],
+        "tolerations": _tolerations(newest),
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
         "automountServiceAccountToken": False,
     }
@@ -213,6 +215,10 @@ def unscheduled_of(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
                 message = condition.get("message") or condition.get("reason", "")
                 found.setdefault(pod["metadata"]["labels"].get(PLACEMENT, ""), message[:_MESSAGE])
     return found
+
+
+def _tolerations(model: ModelVersion) -> list[Object]:
+    return [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in model.spec.engine.tolerations]
 
 
 def _owner(model: ModelVersion) -> Object:
