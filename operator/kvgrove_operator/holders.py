@@ -102,12 +102,15 @@ class Holders:
             if namespace is None:
                 renewal.open.discard(uid)
                 continue
-            if (holder := namespace.holders.get(renewal.boot)) is not None:
+            holder = namespace.holders.get(renewal.boot)
+            if holder is not None:
                 holder.stop(uid)
             if of_it := receipts.get(uid, ()):
                 namespace.evidence.take(renewal.boot, renewal.role, of_it, hello.public_key)
-            if not self._confirm(namespace, renewal, fence_of(uid), of_it):
+            if not _confirms(namespace, renewal.applied, fence_of(uid), of_it):
                 continue
+            if holder is not None and holder.standing is not Standing.CONFIRMED:
+                namespace.move(holder, Change.ACKED)
             if namespace.issued is not None:
                 granted[uid] = self._grant(uid, namespace, namespace.issued.lease_seconds, renewal, now)
         renewal.at = now
@@ -200,21 +203,6 @@ class Holders:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _confirm(
-        self, namespace: HeldNamespace, renewal: Renewal, fence: Fence | None, receipts: Sequence[Receipt]
-    ) -> bool:
-        """Whether the member has confirmed what is in force. ``fence``: the one it enforces. ``receipts``: genuine."""
-        if namespace.since is None or renewal.applied < namespace.since:
-            confirmed = False
-        elif namespace.issued is not None:
-            confirmed = fence is not None and fence.covers(namespace.issued.fence)
-        else:
-            confirmed = fence is None and any(_all_of_it(receipt) for receipt in receipts)
-        holder = namespace.holders.get(renewal.boot)
-        if confirmed and holder is not None and holder.standing is not Standing.CONFIRMED:
-            namespace.move(holder, Change.ACKED)
-        return confirmed
-
     def _grant(self, uid: str, namespace: HeldNamespace, seconds: float, renewal: Renewal, now: float) -> float:
         """Record a lease of ``seconds`` from ``now`` on."""
         ends, holder = ending(now, seconds), namespace.holders.get(renewal.boot)
@@ -289,6 +277,18 @@ class Holders:
             self._final[uid] = namespace.evidence.proofs().get(WHOLE, Proof())
         while len(self._final) > MAX_FINAL_PROOFS:
             self._final.popitem(last=False)
+
+
+def _confirms(namespace: HeldNamespace, applied: Revision, fence: Fence | None, receipts: Sequence[Receipt]) -> bool:
+    """Whether a member that has ``applied`` this, and enforces ``fence``, has confirmed what is in force.
+
+    ``receipts``: genuine ones of the namespace.
+    """
+    if namespace.since is None or applied < namespace.since:
+        return False
+    if namespace.issued is not None:
+        return fence is not None and fence.covers(namespace.issued.fence)
+    return fence is None and any(_all_of_it(receipt) for receipt in receipts)
 
 
 def _all_of_it(receipt: Receipt) -> bool:
