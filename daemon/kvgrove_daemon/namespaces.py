@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, Revision
+from kvgrove_protocol.control import NO_REVISION, DocumentPlan, ModelPlan, NamespacePlan, NodePlan, Revision
 from kvgrove_protocol.identity import RealmInputs, generation
 
 
@@ -69,7 +69,7 @@ class PlanProblem:
 class PlanTable:
     """The plan in force."""
 
-    revision: Revision = field(default_factory=lambda: Revision(0, 0))
+    revision: Revision = NO_REVISION
     models: Mapping[str, ModelPlan] = field(default_factory=dict)
     namespaces: Mapping[str, HostedNamespace] = field(default_factory=dict)
     problems: Mapping[str, PlanProblem] = field(default_factory=dict)

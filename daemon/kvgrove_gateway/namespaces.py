@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from kvgrove_gateway.conversations import Offer
 from kvgrove_gateway.errors import Forbidden, NotFound, Unavailable
 from kvgrove_gateway.identity.caller import Identity, holds_all_of
-from kvgrove_protocol.control import DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
+from kvgrove_protocol.control import NO_REVISION, DocumentPlan, ModelPlan, NamespacePlan, NodePlan, PrefixPlan, Revision
 from kvgrove_protocol.fence import Fence
 from kvgrove_protocol.identity import Caller, RealmInputs
 
@@ -203,5 +203,5 @@ def _unavailable(code: str, message: str, retry_after_s: int) -> Unavailable:
     return error
 
 
-EMPTY = Directory(Revision(term=0, n=0))
+EMPTY = Directory(NO_REVISION)
 """Before the first plan."""

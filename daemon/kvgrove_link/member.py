@@ -27,6 +27,7 @@ from kvgrove_link.link_keys import LinkKeys
 from kvgrove_link.pacing import SILENT_INTERVALS, Pacing
 from kvgrove_protocol.changes import KEPT_PLANS, plan_with, report_since
 from kvgrove_protocol.control import (
+    NO_REVISION,
     Bodies,
     BodyRequest,
     Hello,
@@ -39,9 +40,6 @@ from kvgrove_protocol.control import (
 from kvgrove_protocol.errors import KvgroveError
 
 log = logging.getLogger(__name__)
-
-NO_REVISION = Revision(term=0, n=0)
-"""What a member has applied before its first plan; older than every plan."""
 
 E = TypeVar("E", bound=BaseException)
 

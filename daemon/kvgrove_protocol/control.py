@@ -30,6 +30,9 @@ class Revision(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
     n: int
 
 
+NO_REVISION = Revision(term=0, n=0)
+"""Before every plan that is issued."""
+
 DAEMON, GATEWAY = "daemon", "gateway"
 
 

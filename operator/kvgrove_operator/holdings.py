@@ -6,13 +6,11 @@ from math import inf
 from kvgrove_operator.evidence import Evidence
 from kvgrove_operator.member_events import Issued
 from kvgrove_operator.standing import Change, Standing, step
-from kvgrove_protocol.control import Revision
+from kvgrove_protocol.control import NO_REVISION, Revision
 from kvgrove_protocol.fence import Fence
 
 CLOCK_MARGIN = 1e-3
 """Two machines' clocks are taken to run at rates that differ by less than this (NTP slews by at most 5e-4)."""
-NO_REVISION = Revision(term=0, n=0)
-"""Before every plan that is issued."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from kvgrove_operator.holders import Holders
-from kvgrove_operator.holdings import NO_REVISION, Invalidation
+from kvgrove_operator.holdings import Invalidation
 from kvgrove_operator.member_events import (
     Effect,
     Event,
@@ -54,6 +54,7 @@ from kvgrove_protocol.changes import report_with
 from kvgrove_protocol.control import (
     DAEMON,
     GATEWAY,
+    NO_REVISION,
     Hello,
     LeaseGrant,
     NamespaceReport,
@@ -65,7 +66,7 @@ from kvgrove_protocol.control import (
 from kvgrove_protocol.errors import Malformed
 from kvgrove_protocol.fence import Fence
 
-__all__ = ["NO_REVISION", "Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
+__all__ = ["Invalidation", "MemberLedger", "MemberRecord", "MemberView"]
 
 MAX_MEMBERS = 4_096
 REMEMBERED_BOOTS = 16

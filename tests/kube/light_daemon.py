@@ -21,11 +21,12 @@ from kvgrove_link.errors import Superseded
 from kvgrove_link.frames import new_boot_id
 from kvgrove_link.leases import LeaseTable
 from kvgrove_link.link_keys import LinkKeys
-from kvgrove_link.member import NO_REVISION, MemberLink
+from kvgrove_link.member import MemberLink
 from kvgrove_link.member_key import MemberKey
 from kvgrove_link.security import add_options, link_keys
 from kvgrove_protocol.control import (
     DAEMON,
+    NO_REVISION,
     GenerationReport,
     Hello,
     ModelReport,
@@ -33,7 +34,6 @@ from kvgrove_protocol.control import (
     NamespaceReport,
     NodePlan,
     NodeReport,
-    Revision,
 )
 from kvgrove_protocol.identity import GenerationInputs
 from kvgrove_protocol.receipts import EraseOutcome, Place, Receipt, seal_of
@@ -124,7 +124,7 @@ class LightDaemon:
     def tell(self) -> None:
         """For tests."""
         now, plan = boottime(), self.plan
-        revision = plan.revision if plan is not None else Revision(term=0, n=0)
+        revision = plan.revision if plan is not None else NO_REVISION
         self._write(
             "light.json",
             {

@@ -33,6 +33,7 @@ from kvgrove_operator.members import MemberLedger
 from kvgrove_protocol.changes import report_since
 from kvgrove_protocol.control import (
     DAEMON,
+    NO_REVISION,
     Goodbye,
     Hello,
     LeaseGrant,
@@ -48,7 +49,6 @@ UIDS = ("u0",)
 NAMES = ("m0", "m1")
 LEADER_LEASE = 8.0
 OLDEST = Fence(0, 0, 0)
-NOTHING = Revision(term=0, n=0)
 
 offsets = st.integers(-1_000, 1_000).map(float)
 waits = st.sampled_from((0.5, 1.5, 3.0, 6.0))
@@ -74,7 +74,7 @@ class Process:
     planner: Planner
     peer: bytes
     leases: LeaseTable = field(default_factory=LeaseTable)
-    applied: Revision = NOTHING
+    applied: Revision = NO_REVISION
     enforced: dict[str, Fence] = field(default_factory=dict)
     reports: int = 0
     told: NodeReport | None = None

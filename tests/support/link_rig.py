@@ -20,6 +20,7 @@ from kvgrove_link.member import MemberLink
 from kvgrove_link.pacing import Pacing
 from kvgrove_link.planner import PlannerSocket
 from kvgrove_protocol.control import (
+    NO_REVISION,
     BodyRequest,
     Hello,
     LeaseGrant,
@@ -123,7 +124,7 @@ class Member:
 
     @property
     def applied(self) -> Revision:
-        return self.plans[-1].revision if self.plans else Revision(term=0, n=0)
+        return self.plans[-1].revision if self.plans else NO_REVISION
 
     @property
     def leased(self) -> bool:

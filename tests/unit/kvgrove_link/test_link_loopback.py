@@ -15,6 +15,7 @@ from kvgrove_link.pacing import Pacing
 from kvgrove_link.planner import PlannerSocket
 from kvgrove_protocol.codec import MAX_FRAME_BYTES
 from kvgrove_protocol.control import (
+    NO_REVISION,
     TO_PLANNER,
     Goodbye,
     Hello,
@@ -296,7 +297,7 @@ async def test_a_peer_of_another_protocol_version_is_refused_and_counted(context
         planner.socket.address,
         lambda: Hello(member="new", role="daemon", boot="b", oldest_version=98, newest_version=99),
         on_plan=lambda _: None,
-        report=lambda report_id: NodeReport(report_id=report_id, applied=Revision(term=0, n=0)),
+        report=lambda report_id: NodeReport(report_id=report_id, applied=NO_REVISION),
         leases=LeaseTable(),
         pacing=PACING,
     )

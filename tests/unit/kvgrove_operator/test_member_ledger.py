@@ -23,11 +23,12 @@ from kvgrove_operator.member_events import (
     SendPlan,
     Tick,
 )
-from kvgrove_operator.members import NO_REVISION, RESEND_SECONDS, SILENT_SECONDS, Invalidation, MemberLedger
+from kvgrove_operator.members import RESEND_SECONDS, SILENT_SECONDS, Invalidation, MemberLedger
 from kvgrove_protocol.changes import report_since
 from kvgrove_protocol.control import (
     DAEMON,
     GATEWAY,
+    NO_REVISION,
     Hello,
     LeaseGrant,
     NamespaceReport,

@@ -9,12 +9,13 @@ from planning_rig import INPUTS, Planning, document, model, namespace, only
 
 from kvgrove_operator.coming import ComingWarmth
 from kvgrove_operator.member_events import HelloReceived, Issued, Leading, PlanIssued, SendPlan
-from kvgrove_operator.members import NO_REVISION, MemberLedger
+from kvgrove_operator.members import MemberLedger
 from kvgrove_operator.observed import Beside, Observed, observe
 from kvgrove_operator.plan_post import MAX_KINDS, PlanPost
 from kvgrove_protocol.control import (
     DAEMON,
     GATEWAY,
+    NO_REVISION,
     TO_MEMBER,
     GenerationReport,
     Hello,
