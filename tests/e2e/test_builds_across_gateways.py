@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import httpx
 import pytest
@@ -63,17 +64,19 @@ class Fleet:
         wait_until(lambda: self.builds_heard(gateway) >= builds, f"gateway {gateway} has heard of {builds:g} builds")
 
 
+def said(text: str) -> dict[str, Any]:
+    return {"model": "team/bot", "messages": [{"role": "user", "content": text}]}
+
+
 def chat(caller: httpx.Client, text: str) -> httpx.Response:
-    said = {"model": "team/bot", "messages": [{"role": "user", "content": text}]}
-    answer = caller.post("/v1/chat/completions", json=said | {"max_tokens": 2, "temperature": 0})
+    answer = caller.post("/v1/chat/completions", json=said(text) | {"max_tokens": 2, "temperature": 0})
     assert answer.status_code == 200, answer.text
     return answer
 
 
 def count_tokens(caller: httpx.Client, text: str) -> None:
     """Has the connection open and the prompt made, and sends it to nobody: what is asked next is placed at once."""
-    said = {"model": "team/bot", "messages": [{"role": "user", "content": text}]}
-    answer = caller.post("/v1/messages/count_tokens", json=said)
+    answer = caller.post("/v1/messages/count_tokens", json=said(text))
     assert answer.status_code == 200, answer.text
 
 

@@ -112,10 +112,10 @@ def reused(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def two_models(folder: Path) -> Path:
-    """A model root with m1, m2 and m4."""
+def model_root(folder: Path) -> Path:
+    """With m1, m2 and m3."""
     folder.mkdir()
-    for name, seed in (("m1", 7), ("m2", 8), ("m4", 9)):
+    for name, seed in (("m1", 7), ("m2", 8), ("m3", 9)):
         (folder / name).symlink_to(cached_tiny_model("llama", seed=seed), target_is_directory=True)
     return folder
 
@@ -124,7 +124,7 @@ def two_models(folder: Path) -> Path:
 def story(plane: Plane, folder: Path, *arguments: str) -> Iterator[Story]:
     """Given a namespace that is served by m1 on every node. ``arguments``: of the operator."""
     apply_crds(plane)
-    models = two_models(folder / "models")
+    models = model_root(folder / "models")
     with nodes(plane, folder / "nodes", "node-a", "node-b"), operator(plane, folder / "op", models, *arguments) as op:
         git = Git(plane, models)
         git.publish("m1")

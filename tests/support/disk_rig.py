@@ -86,5 +86,11 @@ def files_in(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "lock")
 
 
+def damage(extent: Path) -> None:
+    """Its last byte becomes another one, whatever it was."""
+    *kept, last = extent.read_bytes()
+    extent.write_bytes(bytes([*kept, last ^ 1]))
+
+
 def extents_in(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.extent"))

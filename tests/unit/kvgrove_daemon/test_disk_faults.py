@@ -16,6 +16,7 @@ from disk_rig import (
     adopt_all,
     body_of,
     chain,
+    damage,
     extents_in,
     files_in,
     open_disk,
@@ -269,8 +270,7 @@ def test_what_cannot_be_set_aside_is_removed(tmp_path: Path) -> None:
     disk.set_secret(UID, SECRET)
     disk.write(0, FACTS[0], body_of(FACTS[0]))
     [path] = extents_in(tmp_path)
-    *kept, last = path.read_bytes()
-    path.write_bytes(bytes([*kept, last ^ 1]))
+    damage(path)
     moody.fail_at(0, errno.ENOSPC)
     with pytest.raises(MediumCorrupt):
         disk.read(0, FACTS[0])

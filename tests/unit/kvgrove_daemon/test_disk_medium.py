@@ -26,6 +26,7 @@ from disk_rig import (
     adopt_all,
     body_of,
     chain,
+    damage,
     extents_in,
     files_in,
     open_disk,
@@ -482,8 +483,7 @@ def test_a_namespace_is_erased_from_the_files_that_were_set_aside_too(directory:
     ours, theirs = chain(1), chain(1, seed=3, namespace=OTHER_UID)
     disk = filled(directory, ours, theirs)
     for path in extents_in(directory):
-        *kept, last = path.read_bytes()
-        path.write_bytes(bytes([*kept, last ^ 1]))
+        damage(path)
     assert reads_corrupt(disk, 0, ours[0])
     assert reads_corrupt(disk, 1, theirs[0])
     (directory / "set-aside" / "00000007.corrupt").write_bytes(b"whose?")
